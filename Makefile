@@ -1,0 +1,38 @@
+# The project lives in its own environment (docs/decisions/0001): nothing is installed outside .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SITE ?= config/sites/simulation.toml
+
+.PHONY: run test install lint lock bench
+
+run: install
+	$(BIN)/pkm run $(SITE) --demo
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+bench: install
+	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/loop.py
+	$(BIN)/python benchmarks/tracking.py
+
+install: $(VENV)/installed
+
+$(VENV)/installed: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+# After a change of the dependencies in pyproject.toml.
+lock:
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-annotate \
+		--no-header --output-file requirements.lock pyproject.toml
