@@ -1,0 +1,1 @@
+"""The control process: settings in, loop, requests, ring; and the commands that work on files."""

@@ -1,0 +1,184 @@
+"""Read and check machine and site files: every violation becomes one sentence with file, key, found, expected."""
+
+import difflib
+import math
+import re
+import tomllib
+import typing
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from controller import schema
+from controller.errors import ConfigurationError
+from controller.records import POSE
+
+T = TypeVar("T")
+
+
+class SiteFiles(NamedTuple):
+    """A site with its machine, and the texts they were read from."""
+
+    site: schema.Site
+    machine: schema.Machine
+    site_text: str
+    machine_text: str
+    machine_path: Path
+
+
+def load_site(path: Path) -> SiteFiles:
+    """Read a site file and the machine file it names.
+
+    Raises:
+        ConfigurationError: with the sentence for the user.
+    """
+    site_text = _text(path)
+    site = parse(site_text, schema.Site, path)
+    machine_path = path.parent / site.machine
+    machine, machine_text = load_machine(machine_path)
+    return SiteFiles(site, machine, site_text, machine_text, machine_path)
+
+
+def load_machine(path: Path) -> tuple[schema.Machine, str]:
+    """Read a machine file; also returns its text.
+
+    Raises:
+        ConfigurationError: with the sentence for the user.
+    """
+    text = _text(path)
+    machine = parse(text, schema.Machine, path)
+    _check_machine(machine, path)
+    return machine, text
+
+
+def parse(text: str, kind: type[T], path: Path) -> T:
+    """Turn the text of a TOML file into `kind`.
+
+    Raises:
+        ConfigurationError: with the sentence for the user.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
+    _check_finite(data, path, "")
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{path}: {_explain(str(error), data, kind)}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not a text file in UTF-8") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+
+
+def _check_finite(value: Any, path: Path, key: str) -> None:
+    """Refuse nan and inf, which TOML allows, wherever they stand."""
+    if isinstance(value, dict):
+        for name, item in cast("dict[str, Any]", value).items():
+            _check_finite(item, path, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for i, item in enumerate(cast("list[Any]", value)):
+            _check_finite(item, path, f"{key}[{i}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigurationError(f"{path}: {key}: found {value}, expected a finite number")
+
+
+def _explain(message: str, data: dict[str, Any], kind: type) -> str:
+    """msgspec's message as key, found, expected; an unknown key gets the nearest known name."""
+    message, _, where = message.partition(" - at `$")
+    key = where.rstrip("`").removeprefix(".")
+    if unknown := re.search(r"unknown field `(.*)`", message):
+        name = f"{key}.{unknown[1]}" if key else unknown[1]
+        known = _known_keys(kind)
+        near = difflib.get_close_matches(unknown[1], known, 1, 0.5)
+        stem = re.sub(r"(_[a-z0-9]+)$", "", unknown[1])
+        same_quantity = sorted(k for k in known if k.startswith(stem + "_"))
+        hint = (same_quantity or near or [""])[0]
+        return f"{name}: unknown key" + (f", did you mean {hint}?" if hint else "")
+    if missing := re.search(r"missing required field `(.*)`", message):
+        return f"{key + '.' if key else ''}{missing[1]}: this key is missing"
+    found = _at(data, key)
+    expected = message.removeprefix("Expected ").split(", got ")[0].replace("`", "")
+    return f"{key}: found {found!r}, expected {expected}"
+
+
+def _at(data: Any, key: str) -> Any:
+    """The value at a path like `leg[2].base_axis`; a map's key in msgspec's paths is `[...]`."""
+    for name, index in re.findall(r"(\w+)|\[(\d+)\]", key):
+        try:
+            data = data[int(index)] if index else data[name]
+        except (KeyError, IndexError, TypeError):
+            break
+    return data
+
+
+def _known_keys(kind: type) -> set[str]:
+    """Names of all keys in a table type and the tables below it."""
+    names: set[str] = set()
+    pending: list[Any] = [kind]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, type) and issubclass(item, msgspec.Struct):
+            for field in msgspec.structs.fields(item):
+                names.add(field.name)
+                pending.append(field.type)
+        else:
+            pending.extend(typing.get_args(item))
+    return names
+
+
+def _check_machine(machine: schema.Machine, path: Path) -> None:
+    """What types cannot say: ranges in order, axes with a direction, tensors that can be tensors."""
+
+    def refuse(key: str, found: object, expected: str) -> None:
+        raise ConfigurationError(f"{path}: {key}: found {found}, expected {expected}")
+
+    ranges: list[tuple[str, schema.Range]] = [
+        (f"platform.limits.{name}", getattr(machine.platform.limits, name)) for name in POSE
+    ]
+    ranges.append(("legs.limits.length_m", machine.legs.limits.length_m))
+    tensors = [("platform.inertia_kg_m2", machine.platform.inertia_kg_m2)]
+    tensors += [(f"legs.links.{name}.inertia_kg_m2", link.inertia_kg_m2) for name, link in machine.legs.links.items()]
+    for i, leg in enumerate(machine.leg):
+        if leg.limits:
+            ranges.append((f"leg[{i}].limits.length_m", leg.limits.length_m))
+        for name, link in (leg.links or {}).items():
+            tensors.append((f"leg[{i}].links.{name}.inertia_kg_m2", link.inertia_kg_m2))
+        for name in ("base_axis", "platform_axis"):
+            axis = getattr(leg, name)
+            if not 0.5 < math.hypot(*axis) < 2.0:
+                refuse(f"leg[{i}].{name}", list(axis), "a direction, a vector of length 1")
+        links = machine.legs.links | (leg.links or {})
+        cell = leg.cell or machine.legs.cell
+        for name in cell.links_below if cell else ():
+            if name not in links or links[name].group == "lower":
+                sliding = [known for known, link in links.items() if link.group != "lower"]
+                refuse(f"cell.links_below of leg {i + 1}", repr(name), f"names of sliding links of that leg, {sliding}")
+    for key, (low, high) in ranges:
+        if not low < high:
+            refuse(key, [low, high], "[smallest, largest] in this order")
+    for key, tensor in tensors:
+        if any(tensor[i][j] != tensor[j][i] for i in range(3) for j in range(i)):
+            refuse(key, [list(row) for row in tensor], "a symmetric tensor")
+        if not _semidefinite(tensor):
+            refuse(key, [list(row) for row in tensor], "a tensor with no negative principal moment")
+
+
+def _semidefinite(tensor: schema.Tensor) -> bool:
+    """All principal minors of a symmetric 3x3 not negative, rounding aside."""
+    (a, d, e), (_, b, f), (_, _, c) = tensor
+    small = -1e-12 * max(abs(a), abs(b), abs(c))
+    minors = (a, b, c)
+    pairs = (a * b - d * d, a * c - e * e, b * c - f * f)
+    determinant = a * (b * c - f * f) - d * (d * c - f * e) + e * (d * f - b * e)
+    scale = max(abs(a), abs(b), abs(c))
+    return min(minors) >= small and min(pairs) >= small * scale and determinant >= small * scale**2
