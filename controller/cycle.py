@@ -1,0 +1,225 @@
+"""One control tick as one pure function: read it from top to bottom, it is a sample's whole journey.
+
+sample -> estimate -> what is wrong -> request -> mode -> reference -> legs -> guard -> command.
+Time comes in with the sample; nothing is read, written, logged or waited for. Same inputs, same bits.
+"""
+
+import numpy as np
+
+from controller.mechanism import kinematics
+from controller.motion import trajectory
+from controller.motion.estimator import UNKNOWN, estimate
+from controller.motion.feedforward import leg_demand
+from controller.motion.trajectory import Hold, Plan
+from controller.records import (
+    Array,
+    AxisMode,
+    Command,
+    Fault,
+    Link,
+    Mode,
+    Output,
+    Request,
+    RequestKind,
+    Sample,
+    Verdict,
+)  # fmt: skip
+from controller.safety.faults import TRIPPING, Effect, effect_of
+from controller.safety.limits import guard, judge_motion, judge_sample
+from controller.safety.supervisor import Condition, admit, next_mode
+from controller.state import Health, Setup, State
+
+FROZEN_AFTER = 4  # ticks with fresh answers whose task counter stands still
+LATE, TRIP_LEVEL = 2, 10  # leaky bucket: +2 a skipped tick, -1 a good one
+HIGHEST_HZ = 5.0
+PATH_SAMPLES = 60
+PLAN_TRIES = 4
+
+POWERED = (Mode.READY, Mode.ACTIVE, Mode.STOPPING)
+
+
+def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple[State, Output]:
+    """One tick: what to send now, and what to remember."""
+    now_s = sample.tick * setup.period_s  # absolute ticks: a late wake-up does not bend the path
+    elapsed_s = max(sample.tick - state.tick, 1) * setup.period_s
+
+    # where is the machine, and what is wrong
+    faults = judge_sample(sample, setup.limits)
+    measured = UNKNOWN
+    if not faults & (Fault.SAMPLE_NOT_FINITE | Fault.STATUS_STALE):
+        measured = estimate(setup.machine, sample.length_m, sample.length_m_s, state.x_guess)
+        faults |= judge_motion(sample, measured, setup.limits, state.latched)
+    x_guess = state.x_guess if measured is UNKNOWN else measured.pose
+    health, unwell = judge_health(setup, state, sample)
+    faults |= unwell
+
+    # what is asked for, and may it be
+    verdict, wanted, plan = take(setup, state, sample, request, faults)
+
+    # mode
+    off_wanted = state.mode is not Mode.OFF and (state.off_wanted or Condition.OFF_WANTED in wanted)
+    mode = next_mode(state.mode, wanted | conditions(state, faults, off_wanted, now_s))
+
+    # reference
+    latched = state.latched
+    if mode is Mode.STOPPING and state.mode is Mode.ACTIVE:
+        # a stop starts from the last commanded state, never from the measured one
+        start_s = state.tick * setup.period_s
+        plan = trajectory.plan_stop(setup.motion, state.reference, start_s) or Hold(state.reference.pose)
+    elif mode not in POWERED:
+        plan, latched = Hold(x_guess), False  # whatever was planned is dropped
+    elif not latched:
+        plan, latched = hold_where_it_is(setup, sample, x_guess)
+    elif mode is not Mode.ACTIVE:
+        plan = state.plan
+    reference = trajectory.at(plan, now_s)
+
+    # legs, and the guard with the last word
+    legs = leg_demand(setup.machine, setup.drives, reference)
+    on = AxisMode.FOLLOW if latched else AxisMode.HOLD
+    proposed = Command(
+        seq=state.command.seq + 1,
+        axis_mode=on if mode in POWERED else AxisMode.STOP,
+        position_m=legs.length_m,
+        velocity_m_s=setup.control.velocity_feedforward * legs.rate_m_s,
+        force_n=setup.control.force_feedforward * legs.axis_n,
+    )
+    command, found, acted = guard(setup.limits, faults, state.command, state.step_m_s, proposed, elapsed_s)
+    if found & TRIPPING:
+        mode, latched = Mode.FAULT, False
+    faults |= found | (state.faults if mode is Mode.FAULT else Fault.NONE)
+
+    both_follow = command.axis_mode is AxisMode.FOLLOW and state.command.axis_mode is AxisMode.FOLLOW
+    step_m_s = (command.position_m - state.command.position_m) / elapsed_s if both_follow else np.zeros_like(x_guess)
+    following_error_m = sample.setpoint_m - sample.length_m
+    return (
+        State(mode, plan, reference, x_guess, command, step_m_s, sample.tick, health, latched, off_wanted, faults),
+        Output(
+            mode, command, measured, reference, legs.actuator_n, legs.cell_n, following_error_m,
+            faults, acted, request.id, verdict,
+        ),
+    )  # fmt: skip
+
+
+def judge_health(setup: Setup, state: State, sample: Sample) -> tuple[Health, Fault]:
+    """What the counters over ticks say about PLC task, drives and loop."""
+    last, faults = state.health, Fault.NONE
+    ticks = max(sample.tick - state.tick, 1)
+
+    fresh = sample.link is Link.UP and sample.age_s < 1.5 * setup.period_s
+    frozen_ticks = last.frozen_ticks + ticks if fresh and sample.plc_cycle == last.plc_cycle else 0
+    if frozen_ticks >= FROZEN_AFTER:
+        faults |= Fault.PLC_FROZEN
+    if sample.plc_stopped:
+        faults |= Fault.PLC_STOPPED
+
+    waiting = state.mode is Mode.READY and not state.latched
+    enabling_s = last.enabling_s + ticks * setup.period_s if waiting else 0.0
+    if enabling_s > setup.control.enable_timeout_s:
+        faults |= Fault.ENABLE_TIMEOUT
+    if sample.drives_fault or (state.latched and not sample.drives_enabled):
+        faults |= Fault.DRIVE
+
+    late_bucket = min(max(last.late_bucket + LATE * (ticks - 1) - 1, 0), TRIP_LEVEL)
+    if late_bucket >= TRIP_LEVEL:
+        faults |= Fault.OVERRUN
+    return Health(sample.plc_cycle, frozen_ticks, late_bucket, enabling_s), faults
+
+
+def take(
+    setup: Setup, state: State, sample: Sample, request: Request, faults: Fault
+) -> tuple[Verdict, Condition, Plan]:
+    """Judge a request: the answer, what it asks of the mode, and the plan that would be followed."""
+    if request.kind is RequestKind.NONE:
+        return Verdict.NONE, Condition.NONE, state.plan
+    lag_m = np.abs(sample.setpoint_m - sample.length_m).max()
+    may_move = state.latched and (state.mode is Mode.ACTIVE or bool(lag_m <= setup.control.start_tolerance_m))
+    verdict = admit(state.mode, request.kind, bool(faults & TRIPPING), sample.link is Link.UP, may_move)
+    plan, wanted = state.plan, Condition.NONE
+    if verdict is Verdict.ACCEPTED:
+        match request.kind:
+            case RequestKind.READY:
+                wanted = Condition.READY_WANTED
+            case RequestKind.STOP:
+                wanted = Condition.STOP_WANTED
+            case RequestKind.OFF:
+                wanted = Condition.OFF_WANTED
+            case RequestKind.ACKNOWLEDGE:
+                wanted = Condition.ACKNOWLEDGED
+            case _:
+                verdict, plan = plan_motion(setup, state, request)
+                wanted = Condition.MOTION_WANTED if verdict is Verdict.ACCEPTED else Condition.NONE
+    return verdict, wanted, plan
+
+
+def plan_motion(setup: Setup, state: State, request: Request) -> tuple[Verdict, Plan]:
+    """The plan of a MOVE or SINE whose whole path stays inside the limits, or why there is none.
+
+    A move that asks too much of a leg is planned slower; one that leaves the pose box or a stroke is refused.
+    """
+    if not (np.isfinite(request.pose).all() and np.isfinite([request.speed_share, request.frequency_hz]).all()):
+        return Verdict.NOT_FINITE, state.plan
+    start_s = state.tick * setup.period_s
+    if request.kind is RequestKind.SINE:
+        if not 0.0 < request.frequency_hz <= HIGHEST_HZ:
+            return Verdict.OUT_OF_RANGE, state.plan
+        plan = trajectory.plan_sine(state.reference, request.pose, request.frequency_hz, start_s)
+        fits = pace(setup, plan) >= 1.0
+        return (Verdict.ACCEPTED, plan) if fits else (Verdict.UNREACHABLE, state.plan)
+    if not 0.0 < request.speed_share <= 1.0:
+        return Verdict.OUT_OF_RANGE, state.plan
+    motion = trajectory.slower(setup.motion, 1.0, request.speed_share)
+    for _ in range(PLAN_TRIES):
+        plan = trajectory.plan_move(motion, state.reference, request.pose, start_s)
+        if plan is None:
+            break
+        share = pace(setup, plan)
+        if share >= 1.0:
+            return Verdict.ACCEPTED, plan
+        if share == 0.0:
+            break
+        motion = trajectory.slower(motion, 0.98 * share)
+    return Verdict.UNREACHABLE, state.plan
+
+
+def pace(setup: Setup, plan: Plan) -> float:
+    """By how much time along the plan must be stretched for the legs: 1 fits, 0 leaves the pose box or a stroke."""
+    x, xd, xdd = trajectory.samples(plan, PATH_SAMPLES)
+    q, qd, qdd = np.empty((3, PATH_SAMPLES, len(setup.limits.length_min_m)))
+    kinematics.leg_rates_batch(setup.machine, x, xd, xdd, q, qd, qdd)
+    limits = setup.limits
+    inside = (
+        np.all(x >= limits.pose_min)
+        and np.all(x <= limits.pose_max)
+        and np.all(q >= limits.length_min_m)
+        and np.all(q <= limits.length_max_m)
+    )
+    if not inside:
+        return 0.0
+    speed = float(np.max(np.abs(qd) / limits.speed_m_s))
+    acceleration = float(np.max(np.abs(qdd) / limits.acceleration_m_s2))
+    return 1.0 / max(1.0, speed, acceleration**0.5)
+
+
+def conditions(state: State, faults: Fault, off_wanted: bool, now_s: float) -> Condition:
+    """What the transition table must know besides the request."""
+    result = Condition.OFF_WANTED if off_wanted else Condition.NONE
+    effect = effect_of(faults)
+    if effect is Effect.TRIP:
+        result |= Condition.TRIP
+    elif effect is Effect.STOP:
+        result |= Condition.STOP
+    if not state.reference.rate.any() and not state.reference.acceleration.any():
+        result |= Condition.STANDSTILL
+    if now_s >= trajectory.end_s(state.plan):
+        result |= Condition.DONE
+    return result
+
+
+def hold_where_it_is(setup: Setup, sample: Sample, x_guess: Array) -> tuple[Hold, bool]:
+    """Once the drives are on, hold the very set-point they hold: no step when the host takes over."""
+    if sample.drives_enabled:
+        held = estimate(setup.machine, sample.setpoint_m, sample.length_m_s, x_guess)
+        if held is not UNKNOWN:
+            return Hold(held.pose), True
+    return Hold(x_guess), False

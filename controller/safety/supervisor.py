@@ -1,0 +1,72 @@
+"""Modes and what changes them: one table, read top to bottom; the first condition that holds decides."""
+
+from enum import IntFlag
+
+from controller.records import Mode, RequestKind, Verdict
+
+
+class Condition(IntFlag):
+    """What the transition table looks at; a request counts only when it was accepted."""
+
+    NONE = 0
+    TRIP = 1 << 0  # a fault with effect TRIP stands
+    STOP = 1 << 1  # a fault with effect STOP stands
+    READY_WANTED = 1 << 2
+    MOTION_WANTED = 1 << 3
+    STOP_WANTED = 1 << 4
+    OFF_WANTED = 1 << 5  # stays until OFF is reached
+    ACKNOWLEDGED = 1 << 6
+    STANDSTILL = 1 << 7  # the reference stands still
+    DONE = 1 << 8  # the motion has reached its end
+
+
+C = Condition
+TRANSITIONS: dict[Mode, tuple[tuple[Condition, Mode], ...]] = {
+    # nothing is powered in OFF: what is wrong there is shown and refuses READY, it latches nothing
+    Mode.OFF: ((C.READY_WANTED, Mode.READY),),
+    Mode.READY: ((C.TRIP, Mode.FAULT), (C.OFF_WANTED, Mode.OFF), (C.STOP, Mode.READY), (C.MOTION_WANTED, Mode.ACTIVE)),
+    Mode.ACTIVE: (
+        (C.TRIP, Mode.FAULT),
+        (C.STOP, Mode.STOPPING),
+        (C.OFF_WANTED, Mode.STOPPING),
+        (C.STOP_WANTED, Mode.STOPPING),
+        (C.DONE, Mode.READY),
+    ),
+    Mode.STOPPING: (
+        (C.TRIP, Mode.FAULT),
+        (C.STANDSTILL | C.OFF_WANTED, Mode.OFF),
+        (C.STANDSTILL, Mode.READY),
+    ),
+    Mode.FAULT: ((C.ACKNOWLEDGED, Mode.OFF),),
+}
+
+
+def next_mode(mode: Mode, conditions: Condition) -> Mode:
+    """The mode of this tick from the last one's and the conditions that hold."""
+    for needed, target in TRANSITIONS[mode]:
+        if conditions & needed == needed:
+            return target
+    return mode
+
+
+MODES_FOR: dict[RequestKind, frozenset[Mode]] = {
+    RequestKind.READY: frozenset({Mode.OFF}),
+    RequestKind.MOVE: frozenset({Mode.READY, Mode.ACTIVE}),
+    RequestKind.SINE: frozenset({Mode.READY}),
+    RequestKind.STOP: frozenset(Mode),
+    RequestKind.OFF: frozenset({Mode.OFF, Mode.READY, Mode.ACTIVE, Mode.STOPPING}),
+    RequestKind.ACKNOWLEDGE: frozenset({Mode.FAULT}),
+}
+
+
+def admit(mode: Mode, kind: RequestKind, tripping: bool, link_up: bool, may_move: bool) -> Verdict:
+    """Whether a request fits the present mode; its numbers are judged elsewhere."""
+    if mode not in MODES_FOR[kind]:
+        return Verdict.WRONG_MODE
+    if kind is RequestKind.READY and not link_up:
+        return Verdict.NO_LINK
+    if kind in (RequestKind.READY, RequestKind.ACKNOWLEDGE) and tripping:
+        return Verdict.FAULT_STANDS
+    if kind in (RequestKind.MOVE, RequestKind.SINE) and not may_move:
+        return Verdict.NOT_READY
+    return Verdict.ACCEPTED
