@@ -1,0 +1,274 @@
+"""The composition root of `pkm run`: starts what the site asks for, runs the loop, ends everything in order."""
+
+import asyncio
+import json
+import logging
+import math
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from controller import __version__, schema
+from controller.errors import ConfigurationError, DeviceError, RunError
+from controller.records import Fault, Mode, Output, Request, RequestKind, Timing, channels
+from controller.ring import RingWriter
+from controller.safety.faults import describe
+from controller.service import clock, loop, realtime
+from controller.service.checks import require_sound
+from controller.service.children import Child, how_it_ended
+from controller.service.demo import Operator, demonstrate
+from controller.service.mailbox import NOTHING, TEXTS, Mailbox
+from controller.service.settings import SiteFiles
+from controller.service.statistics import Histogram, RootMeanSquare
+from controller.state import Setup, prepare
+from drivers.ads import AdsDriver, split_address
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0  # for a PLC that should be there
+CELL_PATIENCE_S = 60.0  # for a virtual cell that is starting
+WIND_DOWN_TICKS = 200  # before the end of a run of given length: stop, drives off
+LONGEST_END_TICKS = 1000  # then the run ends whatever the mode
+FAULT_TICKS = 20  # a demo goes on this long in FAULT, so that the recording shows what followed
+STATUS_EVERY_TICKS = 500
+
+
+def run(files: SiteFiles, site_path: Path, demo: bool, duration_s: float) -> dict[str, Any]:
+    """Run a site until the duration is over or a signal ends it; returns the summary.
+
+    Raises:
+        PkmError: with the sentence for the user; a RunError carries the summary.
+    """
+    site, machine = files.site, files.machine
+    require_sound(machine, files.machine_path)
+    _require_free_ports(site)
+    setup = prepare(machine, site)
+    started_s, started_unix_s = time.monotonic(), time.time()
+    session = f"{datetime.fromtimestamp(started_unix_s, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    columns = channels(len(machine.leg))
+    ring = RingWriter(
+        Path(site.ring.path),
+        len(columns),
+        math.ceil(site.ring.seconds * site.rate_hz),
+        {
+            "session": session,
+            "site": site.name,
+            "version": __version__,
+            "started_unix_s": started_unix_s,
+            "started_monotonic_s": started_s,
+            "rate_hz": site.rate_hz,
+            "legs": len(machine.leg),
+            "channels": [list(channel) for channel in columns],
+            "configuration_sha256": sha256((files.site_text + files.machine_text).encode()).hexdigest(),
+            "machine_toml": files.machine_text,
+            "site_toml": files.site_text,
+        },
+    )
+    conductor = Conductor(setup, demo, duration_s * site.rate_hz)
+    with _children(site, str(site_path), ring) as (children, outcome):
+        conductor.children = children
+        driver = AdsDriver(site.ads, len(machine.leg), 1.0 / site.rate_hz)
+        with closing(driver), closing(Mailbox(Path(site.requests.path))) as mailbox:
+            driver.open()
+            _wait_for_link(driver, site, children)
+            for obtained in realtime.apply(site.realtime):
+                level = logging.INFO if obtained.granted else logging.WARNING
+                log.log(level, "%s: %s (%s)", obtained.wish, "yes" if obtained.granted else "NO", obtained.detail)
+                if site.realtime.required and not obtained.granted:
+                    raise DeviceError(f"{obtained.wish} was not granted ({obtained.detail}), the site requires it")
+            conductor.mailbox = mailbox
+            asyncio.run(_control(setup, driver, ring, conductor, started_s))
+    summary = conductor.summary() | {"recorded": outcome.get("recorded", 0), "recording": outcome.get("recording")}
+    if conductor.failure:
+        raise RunError(conductor.failure, summary)
+    return summary
+
+
+async def _control(setup: Setup, driver: AdsDriver, ring: RingWriter, conductor: "Conductor", start_s: float) -> None:
+    events = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        events.add_signal_handler(number, conductor.end)
+    ticks = clock.ticks(setup.period_s)
+    await loop.control(setup, ticks, driver, conductor.next_request, ring, conductor.observe, start_s)
+
+
+class Conductor:
+    """Decides what is asked for and when the run ends, and keeps its figures."""
+
+    mailbox: Mailbox
+
+    def __init__(self, setup: Setup, demo: bool, last_tick: float) -> None:
+        self.children: dict[str, Child] = {}
+        self.failure = ""
+        self._operator: Operator | None = demonstrate(setup) if demo else None
+        if self._operator:
+            next(self._operator)
+        self._last_tick = last_tick
+        self._ending = self._at_once = False
+        self._ending_ticks = 0
+        self._asked = NOTHING
+        self._output: Output | None = None
+        self._faults: Fault = Fault.NONE
+        self._fault_ticks = 0
+        self._ticks = 0
+        self._skipped = 0
+        self._lateness, self._exchange = Histogram(), Histogram()
+        self._following = RootMeanSquare()
+
+    def end(self) -> None:
+        """Begin an orderly end; called by signals too, and a second time to end at once."""
+        if self._ending:
+            log.warning("asked to end again: stopping at once")
+        self._at_once, self._ending = self._ending, True
+
+    def next_request(self) -> Request:
+        """What is asked for in this tick."""
+        self._asked = NOTHING
+        if self._ending or self._ticks >= self._last_tick - WIND_DOWN_TICKS:
+            self._ending_ticks += 1
+            if self._output and self._output.mode in (Mode.READY, Mode.ACTIVE):
+                self._asked = Request(RequestKind.OFF, 0, NOTHING.pose)
+        elif self._operator is None:
+            self._asked = self.mailbox.poll()
+        elif self._output:
+            self._asked = self._operator.send(self._output)
+        return self._asked
+
+    def observe(self, output: Output, timing: Timing) -> bool:
+        """Take one tick into account; False ends the run."""
+        last, self._output = self._output, output
+        self._ticks += 1
+        self._skipped = timing.skipped
+        self._lateness.add(timing.lateness_s)
+        self._exchange.add(timing.exchange_s)
+        if output.mode in (Mode.ACTIVE, Mode.STOPPING):
+            self._following.add(output.following_error_m)
+        self.mailbox.answer(output)
+        if self._asked.kind and not self._ending:
+            log.info("request %s: %s", self._asked.kind.name, TEXTS[output.verdict])
+        if last is None or output.mode is not last.mode:
+            self._announce(last, output)
+        if self._ticks % STATUS_EVERY_TICKS == 0:
+            self._report(output)
+        if self._ticks % 10 == 0:
+            self._look_after_children()
+        return self._goes_on(output)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the run, as documented in docs/commands.md."""
+        return {
+            "ticks": self._ticks,
+            "skipped": self._skipped,
+            "lateness_ms": self._lateness.summary_ms(),
+            "exchange_ms": self._exchange.summary_ms(),
+            "following_error_m": self._following.summary(),
+            "faults": [fault.name for fault in self._faults],
+            "mode": self._output.mode.name if self._output else Mode.OFF.name,
+        }
+
+    def _goes_on(self, output: Output) -> bool:
+        over = self._ending or self._ticks >= self._last_tick
+        if output.mode is Mode.FAULT:
+            self._fault_ticks += 1
+            cell = self.children.get("plant")
+            hopeless = self._operator is not None or (cell is not None and cell.ended() is not None)
+            if over or (hopeless and self._fault_ticks >= FAULT_TICKS):
+                self.failure = f"the run ended in a fault: {describe(output.faults)}"
+                return False
+            return True
+        self._fault_ticks = 0
+        if self._at_once or self._ending_ticks >= LONGEST_END_TICKS:
+            self.failure = f"the run ended in {output.mode.name}, before the drives were off"
+            return False
+        return not (over and output.mode is Mode.OFF)
+
+    def _announce(self, last: Output | None, output: Output) -> None:
+        was = last.mode.name if last else "start"
+        if output.mode is Mode.FAULT:
+            self._faults |= output.faults
+            log.error("%s → FAULT: %s", was, describe(output.faults))
+        else:
+            log.info("%s → %s", was, output.mode.name)
+
+    def _report(self, output: Output) -> None:
+        figures, following = self._lateness.summary_ms(), self._following.summary()
+        pose = " ".join(f"{value:+.4f}" for value in output.estimate.pose)
+        error = "" if following["rms"] is None else f", following error {1e3 * following['rms']:.3f} mm rms"
+        log.info(
+            "%s, tick %d, pose %s, lateness %s/%s ms p50/p99, skipped %d%s",
+            output.mode.name, self._ticks, pose, figures["p50"], figures["p99"], self._skipped, error,
+        )  # fmt: skip
+
+    def _look_after_children(self) -> None:
+        for name, child in self.children.items():
+            code = child.ended()
+            if code is not None and child.revive():
+                log.warning("%s %s; started again as process %d", name, how_it_ended(code), child.pid)
+
+
+@contextmanager
+def _children(
+    site: schema.Site, site_path: str, ring: RingWriter
+) -> Generator[tuple[dict[str, Child], dict[str, Any]]]:
+    """Start broker, virtual cell and gateway as the site asks; end them in order, gateway after the ring is closed.
+
+    Yields them by name, and a dictionary that holds what the gateway said once all have ended.
+    """
+    children: dict[str, Child] = {}
+    outcome: dict[str, Any] = {}
+    if site.broker and site.broker.start:
+        children["broker"] = Child("broker", site_path, keep=True)
+    if site.virtual_cell and site.virtual_cell.start:
+        children["plant"] = Child("plant", site_path, keep=False)
+    children["gateway"] = Child("gateway", site_path, keep=True)
+    try:
+        for name, child in children.items():
+            child.start()
+            log.info("%s started as process %d", name, child.pid)
+        yield children, outcome
+    finally:
+        ring.close()
+        printed = children["gateway"].finish(20.0, ask=False)
+        try:
+            outcome.update(json.loads(printed))
+        except ValueError:
+            log.error("the gateway ended without a report: the recording may need `pkm runs recover`")
+        for name in ("plant", "broker"):
+            if name in children:
+                children[name].finish(5.0, ask=True)
+
+
+def _wait_for_link(driver: AdsDriver, site: schema.Site, children: dict[str, Child]) -> None:
+    plant = children.get("plant")
+    end_s = time.monotonic() + (CELL_PATIENCE_S if plant else PATIENCE_S)
+    while not driver.is_up:
+        if plant and (code := plant.ended()) is not None:
+            raise DeviceError(f"the virtual cell {how_it_ended(code)} before it answered")
+        if time.monotonic() > end_s:
+            raise DeviceError(driver.message)
+        time.sleep(0.02)
+
+
+def _require_free_ports(site: schema.Site) -> None:
+    wanted: list[tuple[str, str, int]] = []
+    if site.virtual_cell and site.virtual_cell.start:
+        wanted.append(("ads.address", *split_address(site.ads.address)))
+    if site.broker and site.broker.start:
+        wanted.append(("mqtt.port", site.mqtt.host, site.mqtt.port))
+    for key, host, port in wanted:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                raise ConfigurationError(
+                    f"{key}: port {port} of {host} cannot be used: {error.strerror}; end the program that has it, "
+                    f"or set another port in the site file"
+                ) from None

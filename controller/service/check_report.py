@@ -1,0 +1,87 @@
+"""`pkm check`: validate a file, check the geometry, say what the machine can do, try the devices."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from controller import schema
+from controller.errors import ConfigurationError, DeviceError
+from controller.mechanism import kinematics
+from controller.mechanism.friction import build_drives
+from controller.mechanism.model import build, home_pose
+from controller.motion.feedforward import leg_demand
+from controller.motion.trajectory import ZERO
+from controller.records import POSE, Reference
+from controller.service.checks import lint
+from controller.service.settings import load_machine, load_site
+
+
+def report(path: Path, connect: bool, out: TextIO) -> int:
+    """Check a machine or site file and print what was found; 0 when all is well.
+
+    Raises:
+        ConfigurationError: if the file cannot be used, with the first reason.
+        DeviceError: if a device does not answer.
+    """
+    if _is_site(path):
+        files = load_site(path)
+        print(f"site {files.site.name}: valid", file=out)
+        _report_machine(files.machine, files.machine_path, out)
+        if connect:
+            _report_plc(files.site, out)
+    elif connect:
+        raise ConfigurationError(f"{path}: --connect needs a site file, this is a machine file")
+    else:
+        _report_machine(load_machine(path)[0], path, out)
+    return 0
+
+
+def _is_site(path: Path) -> bool:
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False  # the loader says what is wrong
+    return "machine" in data or "ads" in data
+
+
+def _report_machine(machine: schema.Machine, path: Path, out: TextIO) -> None:
+    problems = lint(machine)
+    if problems:
+        raise ConfigurationError("\n".join(f"{path}: {problem}" for problem in problems))
+    model, drives, home = build(machine), build_drives(machine), home_pose(machine)
+    demand = leg_demand(model, drives, Reference(home, ZERO, ZERO))
+    mass = machine.platform.mass_kg + float(model.mass.sum())
+    print(f"machine {machine.name}: valid; {machine.title}", file=out)
+    print(f"  {len(machine.leg)} {machine.legs.kind} legs, {mass:.1f} kg in motion", file=out)
+    print(f"  condition number at home {kinematics.condition(model, home):.2f}", file=out)
+    print("  leg   home m   stroke m        speed m/s  force limit N  static force N  cell N", file=out)
+    for i, leg in enumerate(machine.leg):
+        limits = leg.limits or machine.legs.limits
+        low, high = limits.length_m
+        print(
+            f"  {i + 1:>3}   {demand.length_m[i]:.4f}   {low:.3f} … {high:.3f}   {limits.speed_m_s:9.3f}"
+            f"  {limits.force_n:13.1f}  {demand.actuator_n[i]:14.2f}  {demand.cell_n[i]:6.2f}",
+            file=out,
+        )
+    for name in POSE:
+        low, high = getattr(machine.platform.limits, name)
+        print(f"  {name:<10} {low:+.3f} … {high:+.3f}", file=out)
+    worst = np.abs(demand.axis_n) / np.array([(leg.limits or machine.legs.limits).force_n for leg in machine.leg])
+    print(f"  static load at home uses {100 * worst.max():.0f} % of the force limit", file=out)
+
+
+def _report_plc(site: schema.Site, out: TextIO) -> None:
+    from drivers.ads import LinkError, check
+
+    try:
+        found = check(site.ads)
+    except LinkError as error:
+        raise DeviceError(str(error)) from None
+    print(
+        f"PLC at {site.ads.address}: answers; symbol version {found.symbol_version}, "
+        f"read {1e3 * found.median_s:.2f} ms median, {1e3 * found.p99_s:.2f} ms p99, "
+        f"{1e3 * found.worst_s:.2f} ms worst of {found.reads}, {found.timeouts} timeouts",
+        file=out,
+    )

@@ -1,0 +1,139 @@
+"""Operator requests: a Unix datagram socket that only the service's own user may write to, never waited for.
+
+A datagram is JSON: {"id": 1, "kind": "move", "pose": {...}, "speed_share": 0.5}. The answer goes back to the sender's
+own socket once a tick has judged it. At most one request is taken a tick; the socket's queue holds the rest.
+"""
+
+import itertools
+import os
+import socket
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from controller.errors import ConfigurationError, DeviceError
+from controller.records import POSE, Output, Request, RequestKind, Verdict
+
+MOST_BYTES = 4096
+NOTHING = Request(RequestKind.NONE, 0, np.zeros(6))
+
+TEXTS = {
+    Verdict.NONE: "not looked at",
+    Verdict.ACCEPTED: "accepted",
+    Verdict.WRONG_MODE: "not possible in this mode",
+    Verdict.NOT_READY: "the drives are not on yet, or the legs are not at their set-points",
+    Verdict.UNREACHABLE: "the target or the way to it is outside the limits",
+    Verdict.NOT_FINITE: "a number is not finite",
+    Verdict.FAULT_STANDS: "the cause of a fault is still there",
+    Verdict.NO_LINK: "no link to the PLC",
+    Verdict.OUT_OF_RANGE: "a number is out of range",
+}
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """A request as it comes over the socket. Pose coordinates that are left out are 0."""
+
+    id: Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
+    kind: str
+    pose: dict[str, float] = {}
+    speed_share: float = 1.0
+    frequency_hz: float = 0.0
+
+
+class Answer(msgspec.Struct):
+    """What the sender gets back."""
+
+    id: int
+    verdict: str
+    mode: str
+    text: str
+
+
+def request_of(message: Message) -> Request:
+    """The record of a message. ValueError with a sentence if a word in it is unknown."""
+    kind = message.kind.upper()
+    if kind not in RequestKind.__members__ or kind == "NONE":
+        raise ValueError(f"kind: found {message.kind!r}, expected one of {[k.name.lower() for k in RequestKind if k]}")
+    if unknown := set(message.pose) - set(POSE):
+        raise ValueError(f"pose: unknown coordinate {min(unknown)!r}, expected {', '.join(POSE)}")
+    pose = np.array([message.pose.get(name, 0.0) for name in POSE])
+    return Request(RequestKind[kind], message.id, pose, message.speed_share, message.frequency_hz)
+
+
+class Mailbox:
+    """The listening side. `poll` and `answer` never wait."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            path.unlink()
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        before = os.umask(0o177)
+        try:
+            self._socket.bind(str(path))
+        except OSError as error:
+            raise ConfigurationError(f"requests.path: cannot listen at {path}: {error.strerror}") from None
+        finally:
+            os.umask(before)
+        self._decoder = msgspec.json.Decoder(Message)
+        self._sender: str | None = None
+        self.refused = 0  # datagrams that were no request
+
+    def poll(self) -> Request:
+        """The next request, or NOTHING."""
+        try:
+            data, sender = self._socket.recvfrom(MOST_BYTES)
+        except OSError:
+            return NOTHING
+        try:
+            message = self._decoder.decode(data)
+            request = request_of(message)
+        except (msgspec.DecodeError, ValueError) as error:
+            self.refused += 1
+            self._send(Answer(0, "REFUSED", "", str(error)), sender)
+            return NOTHING
+        self._sender = sender
+        return request
+
+    def answer(self, output: Output) -> None:
+        """Tell the sender of the request that this tick judged."""
+        if self._sender is not None and output.verdict is not Verdict.NONE:
+            reply = Answer(output.request_id, output.verdict.name, output.mode.name, TEXTS[output.verdict])
+            self._send(reply, self._sender)
+            self._sender = None
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def _send(self, reply: Answer, sender: str | None) -> None:
+        if sender:
+            with suppress(OSError):  # the sender did not wait
+                self._socket.sendto(msgspec.json.encode(reply), sender)
+
+
+_ids = itertools.count(1)
+
+
+def send(path: Path, message: Message, timeout_s: float = 1.0) -> Answer:
+    """Send a request to a running service and wait for its answer.
+
+    Raises:
+        DeviceError: if no service listens or none answers.
+    """
+    with tempfile.TemporaryDirectory(prefix="pkm-") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
+        own.bind(f"{folder}/answer")
+        own.settimeout(timeout_s)
+        try:
+            own.sendto(msgspec.json.encode(message), str(path))
+            return msgspec.json.decode(own.recv(MOST_BYTES), type=Answer)
+        except TimeoutError:
+            raise DeviceError(f"the controller at {path} did not answer within {timeout_s:g} s") from None
+        except OSError:
+            raise DeviceError(f"no controller listens at {path}: is `pkm run` running?") from None

@@ -1,0 +1,62 @@
+"""Run a recording through the cycle again and find the first bit that differs."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from controller import schema
+from controller.cycle import cycle
+from controller.errors import ConfigurationError
+from controller.records import Array, Timing, channels, pack, timing_width, unpack_inputs
+from controller.service.settings import parse
+from controller.state import initial_state, prepare
+
+
+class Difference(NamedTuple):
+    """The first value that came out otherwise."""
+
+    row: int
+    t_s: float
+    channel: str
+    recorded: float
+    replayed: float
+
+
+def replay(meta: dict[str, Any], rows: Array, source: Path) -> Difference | None:
+    """Replay all rows of a recording from its start; None when every bit is the same.
+
+    Raises:
+        ConfigurationError: if the recording cannot be replayed by this version.
+    """
+    machine = parse(meta["machine_toml"], schema.Machine, source)
+    site = parse(meta["site_toml"], schema.Site, source)
+    columns = channels(len(machine.leg))
+    if [list(channel) for channel in columns] != [list(channel) for channel in meta["channels"]]:
+        raise ConfigurationError(
+            f"{source}: recorded by version {meta['version']}, whose channels this version does not know"
+        )
+    if len(rows) and rows[0, columns_index(columns, "command_seq")] != 1.0:
+        raise ConfigurationError(
+            f"{source}: does not begin with the first tick of its session, so it cannot be replayed"
+        )
+    setup = prepare(machine, site)
+    state = initial_state(setup)
+    again = np.empty(len(columns))
+    unused = Timing(0.0, 0.0, 0.0, 0, 0)
+    produced = slice(0, len(columns) - timing_width())
+    for index, row in enumerate(rows):
+        sample, request = unpack_inputs(row, len(machine.leg))
+        state, output = cycle(setup, state, sample, request)
+        pack(again, sample, request, output, unused)
+        # compared as bits: NaN equals itself, 0.0 and -0.0 differ
+        same = again[produced].view(np.uint64) == row[produced].view(np.uint64)
+        if not same.all():
+            at = int(np.argmin(same))
+            return Difference(index, float(row[1]), columns[at].name, float(row[at]), float(again[at]))
+    return None
+
+
+def columns_index(columns: list[Any], name: str) -> int:
+    """Position of the channel `name`."""
+    return [channel.name for channel in columns].index(name)
