@@ -249,7 +249,7 @@ def _leg_to_toml(leg: OracleLeg) -> dict[str, Any]:
         "platform_joint_m": list(leg.platform_joint_m),
         "base_axis": list(leg.base_axis),
         "platform_axis": list(leg.platform_axis),
-        "cell": {"links_below": [link.name for link in leg.links if link.below_cell]},
+        "cell": {"links_below": [link.name for link in leg.links if link.below_cell], "capacity_n": CELL_CAPACITY_N},
         "links": {
             link.name: {
                 "group": link.group,
