@@ -1,0 +1,72 @@
+"""Both brokers start from their command line, on loopback only, and do what the gateway needs."""
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from controller.gateway import broker
+from controller.ring import RingWriter
+from tests.gateway.bench import (
+    COLUMNS,
+    Listener,
+    free_port,
+    make_meta,
+    make_rows,
+    make_site,
+    start_broker,
+    start_gateway,
+    stop,
+    wait_until,
+)
+
+
+@pytest.fixture(params=["mosquitto", "amqtt"])
+def started(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[subprocess.Popen, int]]:
+    if request.param == "amqtt" or broker.mosquitto() is None:
+        monkeypatch.setattr(broker, "mosquitto", lambda: None)
+        assert broker.command("127.0.0.1:1")[1:] == ["-m", "controller.gateway.embedded_broker", "1"]
+    port = free_port()
+    process = start_broker(port)
+    yield process, port
+    stop(process)
+
+
+def test_serves_a_gateway_on_loopback_only(
+    started: tuple[subprocess.Popen, int], tmp_path: Path, listen: Callable[[int], Listener]
+):
+    process, port = started
+    sockets = psutil.Process(process.pid).net_connections("inet")
+    assert {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+    client = listen(port)
+    ring = RingWriter(tmp_path / "ring", len(COLUMNS), 1000, make_meta())
+    gateway = start_gateway(make_site(tmp_path, port))
+    for row in make_rows(100):
+        ring.push(row)
+    wait_until(lambda: client.sequence() == list(range(100)))
+    gateway.kill()
+    stop(gateway)
+    wait_until(lambda: not client.payloads("state")[-1]["online"])
+    late = listen(port)
+    wait_until(lambda: late.payloads("meta") and late.payloads("state"))
+    ring.close()
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=30)
+
+
+def test_elsewhere_than_on_loopback_is_refused():
+    for wrong in ("0.0.0.0:1883", "broker.example:1883", "127.0.0.1", "127.0.0.1:", "1883"):
+        with pytest.raises(ValueError, match="loopback only"):
+            broker.command(wrong)
+
+
+def test_the_configuration_of_mosquitto_is_bounded():
+    command = broker.command("127.0.0.1:18830")
+    if broker.mosquitto():
+        text = Path(command[2]).read_text()
+        assert "listener 18830 127.0.0.1\n" in text
+        assert "persistence false\n" in text
+        assert "max_queued_messages 1000\n" in text

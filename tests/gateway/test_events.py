@@ -1,0 +1,115 @@
+"""Every change an operator must hear of becomes an event, once, in words, and no number breaks it."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+from controller.gateway.events import FAULTS, LIMITS, VERDICTS, Event, events
+from controller.records import Fault, Limit, Mode, RequestKind, Verdict, channels
+
+COLUMNS = tuple(channel.name for channel in channels(6))
+AT = {name: k for k, name in enumerate(COLUMNS)}
+
+
+def row(**values: float) -> np.ndarray:
+    made = np.zeros(len(COLUMNS))
+    for name, value in {"t_s": 2.5, "link": 2, "mode": Mode.ACTIVE, **values}.items():
+        made[AT[name]] = value
+    return made
+
+
+def changes(before: np.ndarray | None, after: np.ndarray, **more: float) -> list[tuple[str, str]]:
+    return [(event.kind, event.code) for event in events(before, after, COLUMNS, **more)]
+
+
+def test_every_fault_limit_and_verdict_has_words():
+    assert set(FAULTS) == {member.name for member in Fault}
+    assert set(LIMITS) == {member.name for member in Limit}
+    assert set(VERDICTS) == {member.name for member in Verdict}
+
+
+def test_channels_that_explain_exist():
+    for _, names in [*FAULTS.values(), *LIMITS.values()]:
+        assert {name.format(i=6) for name in names} <= set(COLUMNS)
+
+
+def test_nothing_new_is_no_event():
+    assert events(row(faults=5, limits=3), row(faults=5, limits=3, x_m=1.0), COLUMNS) == []
+
+
+def test_the_first_row_tells_what_stands():
+    first = row(mode=Mode.FAULT, faults=Fault.DRIVE | Fault.OVERRUN, limits=Limit.FORCE)
+    assert changes(None, first) == [
+        ("link", "UP"), ("mode", "FAULT"), ("fault_set", "DRIVE"), ("fault_set", "OVERRUN"), ("limit_entered", "FORCE"),
+    ]  # fmt: skip
+
+
+def test_mode_time_and_text():
+    [event] = events(row(mode=Mode.READY), row(mode=Mode.ACTIVE), COLUMNS, started_unix_s=1000.0)
+    assert event == Event(1002.5, "mode", "ACTIVE", "The mode is ACTIVE after READY.", {"mode": 2.0})
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_each_fault_is_told_when_set_and_when_cleared(fault: Fault):
+    assert changes(row(), row(faults=fault)) == [("fault_set", fault.name)]
+    others = Fault(2**15 - 1) & ~fault
+    assert changes(row(faults=fault | others), row(faults=others)) == [("fault_cleared", fault.name)]
+
+
+@pytest.mark.parametrize("limit", Limit)
+def test_each_limit_is_told_when_entered_and_when_left(limit: Limit):
+    assert changes(row(), row(limits=limit)) == [("limit_entered", limit.name)]
+    assert changes(row(limits=limit), row()) == [("limit_left", limit.name)]
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict])
+def test_each_request_is_answered_with_its_verdict(verdict: Verdict):
+    answered = row(answer_id=17, request_id=17, request_kind=RequestKind.MOVE, verdict=verdict)
+    [event] = events(row(), answered, COLUMNS)
+    assert (event.kind, event.code) == ("request", verdict.name)
+    assert event.text == f"Request 17 (MOVE) {VERDICTS[verdict.name]}."
+    assert changes(answered, row(answer_id=18, verdict=verdict)) == [("request", verdict.name)]
+
+
+def test_values_explain_a_fault():
+    [event] = events(row(), row(faults=Fault.STROKE, length_3_m=0.9, length_4_m=np.nan), COLUMNS)[:1]
+    assert event.values["length_3_m"] == 0.9
+    assert event.values["length_4_m"] is None
+    assert len(event.values) == 6
+
+
+def test_lost_rows_and_skipped_deadlines():
+    assert changes(row(), row(), lost=12) == [("rows_lost", "12")]
+    assert changes(row(skipped=3), row(skipped=5)) == [("deadlines_skipped", "2")]
+
+
+def test_a_channel_that_is_not_finite_is_named_once_until_it_is_finite_again():
+    good, bad = row(), row(cell_2_n=np.nan, x_m=-np.inf)
+    [event] = events(good, bad, COLUMNS)
+    assert event.kind == "not_finite"
+    assert event.values == {"cell_2_n": None, "x_m": None}
+    assert "cell_2_n, x_m" in event.text
+    assert events(bad, bad, COLUMNS) == []
+    assert events(bad, good, COLUMNS) == []
+    assert changes(good, bad) == [("not_finite", "cell_2_n")]
+
+
+def test_unknown_codes_are_told_by_number():
+    assert changes(row(), row(mode=99)) == [("mode", "99")]
+    assert changes(row(), row(faults=2.0**40)) == [("fault_set", str(2**40))]
+    assert changes(row(), row(answer_id=1, verdict=77)) == [("request", "77")]
+
+
+def test_no_row_breaks_it_and_nothing_it_says_holds_nan():
+    rng = np.random.default_rng(3)
+    odd = np.array([np.nan, np.inf, -np.inf, -0.0, 1e308, -1e308, 5e-324, 2.0**53, -1.0, 0.5])
+    before = None
+    for _ in range(300):
+        after = np.where(rng.random(len(COLUMNS)) < 0.3, rng.choice(odd, len(COLUMNS)), rng.integers(0, 40, len(COLUMNS)))
+        for event in events(before, after, COLUMNS, started_unix_s=1.7e9):
+            assert b"NaN" not in msgspec.json.encode(event)
+            assert json.loads(msgspec.json.encode(event))["t"] >= 1.7e9
+            assert event.text.endswith(".")
+        before = after
