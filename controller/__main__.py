@@ -97,7 +97,7 @@ def _log_to_stderr(name: str) -> logging.handlers.QueueListener:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"%(asctime)s {name:<7} %(levelname)-7s %(message)s"))
     lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    logging.basicConfig(level=logging.INFO, handlers=[logging.handlers.QueueHandler(lines)], force=True)
+    logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[logging.handlers.QueueHandler(lines)], force=True)
     listener = logging.handlers.QueueListener(lines, handler)
     listener.start()
     return listener
@@ -181,7 +181,7 @@ def _broker(options: Any) -> int:
 
     mqtt = load_site(options.site).site.mqtt
     _follow(options.parent)
-    line = command((mqtt.host, mqtt.port))
+    line = command(f"{mqtt.host}:{mqtt.port}")
     os.execv(line[0], line)  # noqa: S606  the broker takes this process's place, and with it the tie to its parent
 
 

@@ -33,15 +33,22 @@ async def ticks(period_s: float) -> AsyncIterator[Tick]:
         start_s = time.monotonic()
         _arm(timer, start_s + period_s, period_s)
         expired = asyncio.Event()
-        loop.add_reader(timer, expired.set)
-        index = 0
+        elapsed = 0
+
+        def expire() -> None:
+            nonlocal elapsed
+            elapsed += struct.unpack("Q", os.read(timer, 8))[0]
+            expired.set()
+
+        loop.add_reader(timer, expire)
+        number = 0
         while True:
             await expired.wait()
             expired.clear()
-            (count,) = struct.unpack("Q", os.read(timer, 8))
-            index += count
-            deadline_s = start_s + index * period_s
-            yield Tick(index, deadline_s, time.monotonic() - deadline_s, count - 1)
+            skipped = elapsed - number - 1
+            number = elapsed
+            deadline_s = start_s + number * period_s
+            yield Tick(number, deadline_s, time.monotonic() - deadline_s, skipped)
     finally:
         loop.remove_reader(timer)
         os.close(timer)

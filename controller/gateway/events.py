@@ -1,0 +1,128 @@
+"""Events: what an operator is told, derived from two rows of the ring that follow each other. Pure."""
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+
+import msgspec
+import numpy as np
+
+from controller.records import POSE, Array, Fault, Limit, Link, Mode, RequestKind, Verdict
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something an operator wants to know; `values` are the channels that show it, None where not finite."""
+
+    t: float  # s, Unix time
+    kind: str
+    code: str
+    text: str
+    values: dict[str, float | None]
+
+
+# by the names in controller.records: what it means, and the channels that show it; {i} runs over the legs
+FAULTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "LINK_LOST": ("the link to the PLC is lost", ("link", "age_s")),
+    "STATUS_STALE": ("the status of the PLC is too old", ("age_s",)),
+    "PLC_FROZEN": ("the PLC answers, but its cycle counter stands still", ("plc_cycle",)),
+    "PLC_STOPPED": ("the PLC program stopped by itself", ("plc_state", "plc_error")),
+    "DRIVE": ("a drive reports a fault", ("drives_fault", "drives_enabled")),
+    "ENABLE_TIMEOUT": ("the drives did not switch on in time", ("drives_enabled",)),
+    "SAMPLE_NOT_FINITE": ("a measured value is not a finite number", ()),
+    "POSE_UNKNOWN": ("the pose cannot be found from the leg lengths", ("fk_iterations", "fk_residual_m")),
+    "FOLLOWING_ERROR": ("a leg does not follow its set-point", ("following_error_{i}_m",)),
+    "STROKE": ("a leg is outside its stroke", ("length_{i}_m",)),
+    "POSE": ("the platform is outside its permitted poses", POSE),
+    "OVERSPEED": ("a leg is too fast", ("length_{i}_m_s",)),
+    "OVERFORCE": ("a force is too large", ("drive_{i}_n", "cell_{i}_n")),
+    "PROPOSAL_NOT_FINITE": ("the control law came to a number that is not finite", ()),
+    "OVERRUN": ("the control loop was late too often", ("lateness_s", "cycle_s", "exchange_s", "skipped")),
+}
+LIMITS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "STROKE": ("stroke of the legs", ("command_{i}_m",)),
+    "SPEED": ("speed of the legs", ("command_{i}_m_s",)),
+    "ACCELERATION": ("acceleration of the legs", ("command_{i}_m_s",)),
+    "FORCE": ("force of the legs", ("command_{i}_n",)),
+}
+VERDICTS: dict[str, str] = {
+    "NONE": "got no verdict",
+    "ACCEPTED": "is accepted",
+    "WRONG_MODE": "is refused: not possible in the present mode",
+    "NOT_READY": "is refused: the drives are not switched on yet",
+    "UNREACHABLE": "is refused: the target or the path to it is outside the limits",
+    "NOT_FINITE": "is refused: one of its numbers is not finite",
+    "FAULT_STANDS": "is refused: the cause of the fault is still there",
+    "NO_LINK": "is refused: there is no valid measurement from the PLC",
+    "OUT_OF_RANGE": "is refused: one of its numbers makes no sense",
+}
+
+
+def _whole(value: float) -> int:
+    # 0 for what is no code and no bit set: one bad number must not stop the gateway
+    return int(value) if 0.0 < value < 2.0**53 else 0
+
+
+def unix_s(started_unix_s: float, t_s: float) -> float:
+    """Unix time of a row; the start of the session for a time stamp that cannot be."""
+    return started_unix_s + (t_s if 0.0 <= t_s < 1e9 else 0.0)
+
+
+def code_name(kind: type[IntEnum] | type[IntFlag], value: float) -> str:
+    """The name of a code or of a single bit, its number where it has none."""
+    number = _whole(value)
+    return next((str(member.name) for member in kind if member.value == number), str(number))
+
+
+def _changed(kind: type[IntFlag], before: float, now: float) -> list[tuple[str, bool]]:
+    """The names of the bits that differ, each with whether it is set now."""
+    new, changed = _whole(now), _whole(before) ^ _whole(now)
+    return [(code_name(kind, 1 << k), bool(new >> k & 1)) for k in range(changed.bit_length()) if changed >> k & 1]
+
+
+def events(
+    previous: Array | None, row: Array, columns: Sequence[str], *, started_unix_s: float = 0.0, lost: int = 0
+) -> list[Event]:
+    """What changed from one row to the next, both (len(columns),); `previous` is None at the start of a session.
+
+    `lost` is how many rows are missing in between; Unix time (s) is started_unix_s + t_s.
+    """
+    now = dict(zip(columns, row.tolist(), strict=True))
+    before = {} if previous is None else dict(zip(columns, previous.tolist(), strict=True))
+    t = unix_s(started_unix_s, now["t_s"])
+    found: list[Event] = []
+
+    def add(kind: str, code: str, text: str, names: Sequence[str] = ()) -> None:
+        wanted = [name.format(i=i) for name in names for i in (range(1, 13) if "{i}" in name else (0,))]
+        values = {name: now[name] if math.isfinite(now[name]) else None for name in wanted if name in now}
+        found.append(Event(t, kind, code, text[0].upper() + text[1:] + ".", values))
+
+    if lost:
+        add("rows_lost", str(lost), f"{lost} samples are lost: the gateway came too late for them", ("tick",))
+    link, mode = code_name(Link, now["link"]), code_name(Mode, now["mode"])
+    old_mode = code_name(Mode, before["mode"]) if before else None
+    if not before or link != code_name(Link, before["link"]):
+        add("link", link, f"the link to the PLC is {link.lower()}", ("link", "age_s"))
+    if mode != old_mode:
+        add("mode", mode, f"the mode is {mode}" + (f" after {old_mode}" if old_mode else ""), ("mode",))
+    for kind, column, meanings, words in (
+        (Fault, "faults", FAULTS, ("fault_cleared", "is cleared", "fault_set", "is set")),
+        (Limit, "limits", LIMITS, ("limit_left", "no longer acts", "limit_entered", "acts")),
+    ):
+        for name, is_set in _changed(kind, before.get(column, 0.0), now[column]):
+            meaning, channels = meanings.get(name, ("its meaning is not known here", ()))
+            what, verb = words[2:] if is_set else words[:2]
+            add(what, name, f"{kind.__name__} {name} {verb} ({meaning})", channels)
+    if _whole(now["answer_id"]):
+        request, verdict = code_name(RequestKind, now["request_kind"]), code_name(Verdict, now["verdict"])
+        text = f"request {_whole(now['answer_id'])} ({request}) {VERDICTS.get(verdict, f'got verdict {verdict}')}"
+        add("request", verdict, text, ("answer_id", "request_kind", "verdict"))
+    if before and now["skipped"] > before["skipped"]:
+        missed = _whole(now["skipped"] - before["skipped"])
+        text = f"the control loop was late and skipped {missed} deadlines"
+        add("deadlines_skipped", str(missed), text, ("skipped", "lateness_s", "cycle_s", "exchange_s"))
+    if not np.isfinite(row).all():
+        odd = [name for name, value in now.items() if not math.isfinite(value) and math.isfinite(before.get(name, 0.0))]
+        if odd:
+            more = f" and {len(odd) - 5} more" if len(odd) > 5 else ""
+            add("not_finite", odd[0], f"no finite number any more in {', '.join(odd[:5])}{more}", odd)
+    return found
