@@ -97,7 +97,9 @@ def _log_to_stderr(name: str) -> logging.handlers.QueueListener:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"%(asctime)s {name:<7} %(levelname)-7s %(message)s"))
     lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[logging.handlers.QueueHandler(lines)], force=True)
+    logging.basicConfig(
+        format="%(message)s", level=logging.INFO, handlers=[logging.handlers.QueueHandler(lines)], force=True
+    )
     listener = logging.handlers.QueueListener(lines, handler)
     listener.start()
     return listener
@@ -213,7 +215,12 @@ def _replay(options: Any) -> int:
     from controller.gateway.recorder import read
     from controller.service.replay import replay
 
-    meta, _, rows = read(options.recording)
+    try:
+        meta, _, rows = read(options.recording)
+    except FileNotFoundError:
+        raise ConfigurationError(f"{options.recording}: no such recording") from None
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
     difference = replay(meta, rows, options.recording)
     if difference is None:
         print(f"{len(rows)} ticks replayed, no differing bit")  # noqa: T201

@@ -81,7 +81,7 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
         seq=state.command.seq + 1,
         axis_mode=on if mode in POWERED else AxisMode.STOP,
         position_m=legs.length_m,
-        velocity_m_s=setup.control.velocity_feedforward * legs.rate_m_s,
+        velocity_m_s=legs.rate_m_s,
         force_n=setup.control.force_feedforward * legs.axis_n,
     )
     command, found, acted = guard(setup.limits, faults, state.command, state.step_m_s, proposed, elapsed_s)

@@ -160,8 +160,8 @@ class Command:
     seq: int
     axis_mode: AxisMode
     position_m: Array  # (n,)
-    velocity_m_s: Array  # (n,)
-    force_n: Array  # (n,)
+    velocity_m_s: Array  # (n,) of the set-point
+    force_n: Array  # (n,) feed-forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ def channels(n: int) -> list[Channel]:
         Channel("command_seq", "1", "sequence number of the command"),
         Channel("command_axis_mode", "code", ", ".join(f"{v.value} {v.name}" for v in AxisMode)),
         *_leg_channels(n, "command_{i}_m", "m", "position set-point sent"),
-        *_leg_channels(n, "command_{i}_m_s", "m/s", "velocity feed-forward sent"),
+        *_leg_channels(n, "command_{i}_m_s", "m/s", "velocity of the set-point sent"),
         *_leg_channels(n, "command_{i}_n", "N", "force feed-forward sent"),
         *_pose_channels("", "", "estimated platform pose"),
         *_pose_channels("", "_s", "estimated platform rate"),

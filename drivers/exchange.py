@@ -54,10 +54,11 @@ COMMAND = np.dtype(
         ("version", "<u4"),
         ("seq", "<u4"),  # changes with every command: feeds the PLC's watchdog
         ("mode", "<u4"),  # AxisMode
-        ("host_time_s", "<f8"),  # monotonic clock of the host
+        ("host_time_s", "<f8"),  # nominal time of the tick (ticks * period): spaces the set-points evenly
         ("period_s", "<f8"),  # time until the next command is due
+        ("velocity_feedforward", "<f8"),  # share of the set-point velocity that goes to the drives, 0 ... 1
         ("position_m", "<f8", AXES),
-        ("velocity_m_s", "<f8", AXES),  # velocity feed-forward
+        ("velocity_m_s", "<f8", AXES),  # velocity of the set-point, for interpolation and feed-forward
         ("force_n", "<f8", AXES),  # force feed-forward
     ]
 )

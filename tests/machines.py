@@ -1,5 +1,6 @@
 """The machines and sites that ship with the project, and a world for the cycle that runs as fast as it can."""
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,3 +71,18 @@ class Bench:
 def ask(kind: RequestKind, pose: np.ndarray | None = None, **numbers: float) -> Request:
     request = Request(kind, 17, np.zeros(6) if pose is None else pose)
     return replace(request, **numbers)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def own_site(tmp_path: Path, **ports: int) -> str:
+    """The simulation site with its own ports and folders."""
+    text = SIMULATION.read_text().replace("../machines", str(MACHINES))
+    text = text.replace("127.0.0.1:48899", f"127.0.0.1:{ports.get('ads') or free_port()}")
+    text = text.replace("port = 1883", f"port = {ports.get('mqtt') or free_port()}")
+    text = text.replace('"run/', f'"{tmp_path}/run/')
+    return text.replace('folder = "recordings"', f'folder = "{tmp_path}/recordings"')

@@ -10,7 +10,7 @@ import sys
 
 async def serve(port: int) -> None:
     """Run the broker until SIGTERM or SIGINT."""
-    from amqtt.broker import Broker  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+    from amqtt.broker import Broker  # a second's import  # pyright: ignore[reportMissingTypeStubs]
 
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -134,8 +134,17 @@ class Publisher:
     def _topic(self, name: str) -> str:
         return f"pkm/{self._site.name}/{name}"
 
-    async def _publish(self, client: aiomqtt.Client, name: str, value: Any, qos: int = 1, retain: bool = False) -> None:
-        await client.publish(self._topic(name), msgspec.json.encode(value), qos, retain)
+    async def _publish(
+        self,
+        client: aiomqtt.Client,
+        name: str,
+        value: Any,
+        *,
+        qos: int = 1,
+        retain: bool = False,
+        timeout_s: float = 2.0,
+    ) -> None:
+        await client.publish(self._topic(name), msgspec.json.encode(value), qos, retain, timeout=timeout_s)
         self._answered |= qos > 0
         await asyncio.sleep(0)  # a publish that succeeds at once does not give way by itself
 
@@ -157,9 +166,10 @@ class Publisher:
                     self._tell_drops()
                     cause = "the control process sends no samples" if silent else None
                     await self._publish(client, "state", self._state(not silent, cause), retain=True)
-                for _ in range(len(self._events)):
+                # both bounded, so that live and state do not wait while a backlog is sent
+                for _ in range(min(20, len(self._events))):
                     await self._publish_event(client)
-                for _ in range(10):  # bounded, so that live does not wait while a backlog is sent
+                for _ in range(10):
                     rows = self._next_rows()
                     if len(rows):
                         await self._publish(client, "telemetry/batch", self._samples(self.cursor, rows))
@@ -174,7 +184,7 @@ class Publisher:
         finally:  # leaving through an exception sends no will
             offline = self._state(False, self._cause or "the gateway connects anew")
             with contextlib.suppress(aiomqtt.MqttError):
-                await self._publish(client, "state", offline, retain=True)
+                await self._publish(client, "state", offline, retain=True, timeout_s=1.0)
 
     async def _publish_event(self, client: aiomqtt.Client) -> None:
         event = self._events.popleft()

@@ -16,8 +16,8 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 import numpy as np
-from mcap.records import Channel, Footer, McapRecord, Message, Metadata, Schema
-from mcap.stream_reader import StreamReader
+from mcap.records import Channel, Chunk, Footer, McapRecord, Message, Metadata, Schema
+from mcap.stream_reader import StreamReader, breakup_chunk
 from mcap.writer import MCAP0_MAGIC, CompressionType, Writer
 
 from controller.gateway.events import Event, unix_s
@@ -56,9 +56,14 @@ def recording_path(site: Site, meta: dict[str, Any]) -> Path:
 
 
 def _stored(file: IO[bytes]) -> Iterator[McapRecord]:
-    """The records of a file up to the first chunk that makes no sense: the tail after a crash may hold anything."""
+    """The records that can be read, without chunks that are damaged: after a crash the tail may hold anything."""
     with contextlib.suppress(Exception):
-        yield from StreamReader(file, validate_crcs=True, record_size_limit=_LONGEST_RECORD).records
+        for record in StreamReader(file, emit_chunks=True, record_size_limit=_LONGEST_RECORD).records:
+            if isinstance(record, Chunk):
+                with contextlib.suppress(Exception):
+                    yield from breakup_chunk(record, validate_crc=True)
+            else:
+                yield record
 
 
 def _is_tick(record: McapRecord, channels: dict[int, str]) -> bool:
@@ -157,9 +162,10 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> None:
         elif isinstance(record, Channel) and record.id not in channels:
             schema = schemas[record.schema_id]
             channels[record.id] = writer.register_channel(record.topic, record.message_encoding, schema)
-        elif isinstance(record, Message):
-            channel = channels[record.channel_id]
-            writer.add_message(channel, record.log_time, record.data, record.publish_time, record.sequence)
+        elif isinstance(record, Message) and record.channel_id in channels:
+            writer.add_message(
+                channels[record.channel_id], record.log_time, record.data, record.publish_time, record.sequence
+            )
     writer.finish()
     target.flush()
 
@@ -184,7 +190,7 @@ class Recorder:
             if holds and holds.rows:
                 self.recorded, self.next_index = holds.rows_before + holds.rows, holds.next_index
                 break
-            part.unlink()  # killed before its first chunk
+            part.replace(part.with_name(part.name + ".damaged"))  # as a rule killed before its first chunk
         self._open()
 
     def _open(self) -> None:

@@ -21,7 +21,7 @@ from controller.schema import Site
 POLL_S = 0.02
 SLICE_ROWS = 200  # handled before the others get their turn
 DEAD_S = 1.0  # without a row for this long, it is asked whether the writer lives
-GOODBYE_S = 4.0  # for publishing the rest at the end
+GOODBYE_S = 3.0  # for publishing the rest at the end
 
 log = logging.getLogger("pkm.gateway")
 
@@ -80,6 +80,11 @@ def _event(ring: RingReader, kind: str, code: str, text: str) -> Event:
     return Event(t, kind, code, text, {})
 
 
+def _complain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # the MQTT library's callbacks may meet a socket that is closed already: one line, not a page
+    log.warning("%s: %r", context["message"], context.get("exception"))
+
+
 async def run(site: Site, *, ring_path: Path | str, session: str | None = None) -> dict[str, Any]:
     """Serve one session to its end, SIGTERM, or the death of the control process.
 
@@ -95,6 +100,7 @@ async def run(site: Site, *, ring_path: Path | str, session: str | None = None) 
         interrupted.set()
         terminated.set()
 
+    loop.set_exception_handler(_complain)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
     loop.add_signal_handler(signal.SIGTERM, terminate)
     try:
@@ -113,7 +119,7 @@ def _recording_may_fail(publisher: Publisher, ring: RingReader) -> Generator[Non
     try:
         yield
     except Exception as error:
-        log.exception("recording stopped")
+        log.error("recording stopped: %s", error, exc_info=not isinstance(error, OSError))
         publisher.recording = None
         publisher.event(_event(ring, "recording", "stopped", f"Recording stopped: {error}. All else goes on."))
 
@@ -123,7 +129,8 @@ async def _serve(site: Site, ring: RingReader, path: Path, terminated: asyncio.E
     with _recording_may_fail(publisher, ring):
         recorder = await asyncio.to_thread(Recorder, site, ring.meta)  # may have to salvage half a gigabyte first
         publisher.recording, index = recorder.path.name, recorder.next_index
-    publisher.cursor = index  # what is recorded was published by the gateway that recorded it
+    # what is recorded was published by the gateway that recorded it, but for the last moment before a kill
+    publisher.cursor = max(0, index - int(ring.meta["rate_hz"]))
     publishing = asyncio.create_task(publisher.run())
     cause = "the gateway was stopped"
     try:
@@ -191,13 +198,22 @@ async def _tail(
 
 def _look_back(ring: RingReader, index: int, publisher: Publisher) -> Array | None:
     """The row before `index`, from which the next events are told; since when its mode holds goes to `publisher`."""
-    first, rows = ring.read(0, index)
-    rows = rows[: max(0, index - first)]
-    if not len(rows):
-        return None
     names = [channel[0] for channel in ring.meta["channels"]]
-    mode = rows[:, names.index("mode")]
-    start = max(np.flatnonzero(np.diff(mode)), default=-1) + 1
-    publisher.mode = code_name(Mode, mode[-1])
-    publisher.since = unix_s(ring.meta["started_unix_s"], float(rows[start, names.index("t_s")]))
-    return rows[-1]
+    mode, previous, since = names.index("mode"), None, None
+    while index > 0:
+        start = max(0, index - SLICE_ROWS)
+        first, rows = ring.read(start, index - start)
+        rows = rows[: max(0, index - first)]
+        if not len(rows):
+            break
+        if previous is None:
+            previous = since = rows[-1]
+        other = np.flatnonzero(rows[:, mode] != previous[mode])
+        since = rows[other[-1] + 1] if len(other) and other[-1] + 1 < len(rows) else since if len(other) else rows[0]
+        if len(other) or first > start:
+            break
+        index = first
+    if previous is not None and since is not None:
+        publisher.mode = code_name(Mode, previous[mode])
+        publisher.since = unix_s(ring.meta["started_unix_s"], float(since[names.index("t_s")]))
+    return previous

@@ -74,7 +74,7 @@ def run(files: SiteFiles, site_path: Path, demo: bool, duration_s: float) -> dic
     conductor = Conductor(setup, demo, duration_s * site.rate_hz)
     with _children(site, str(site_path), ring) as (children, outcome):
         conductor.children = children
-        driver = AdsDriver(site.ads, len(machine.leg), 1.0 / site.rate_hz)
+        driver = AdsDriver(site.ads, len(machine.leg), 1.0 / site.rate_hz, site.control.velocity_feedforward)
         with closing(driver), closing(Mailbox(Path(site.requests.path))) as mailbox:
             driver.open()
             _wait_for_link(driver, site, children)

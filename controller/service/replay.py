@@ -36,10 +36,10 @@ def replay(meta: dict[str, Any], rows: Array, source: Path) -> Difference | None
         raise ConfigurationError(
             f"{source}: recorded by version {meta['version']}, whose channels this version does not know"
         )
-    if len(rows) and rows[0, columns_index(columns, "command_seq")] != 1.0:
-        raise ConfigurationError(
-            f"{source}: does not begin with the first tick of its session, so it cannot be replayed"
-        )
+    found = meta["recording"]
+    if found["first_index"] or found["gaps"]:
+        at = found["first_index"] or found["gaps"][0][0]
+        raise ConfigurationError(f"{source}: ticks are missing at {at}, so it cannot be replayed from its first tick")
     setup = prepare(machine, site)
     state = initial_state(setup)
     again = np.empty(len(columns))
@@ -55,8 +55,3 @@ def replay(meta: dict[str, Any], rows: Array, source: Path) -> Difference | None
             at = int(np.argmin(same))
             return Difference(index, float(row[1]), columns[at].name, float(row[at]), float(again[at]))
     return None
-
-
-def columns_index(columns: list[Any], name: str) -> int:
-    """Position of the channel `name`."""
-    return [channel.name for channel in columns].index(name)

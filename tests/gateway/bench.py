@@ -1,6 +1,7 @@
 """Synthetic sessions, gateways and brokers as children of the test, and an independent MQTT client."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def wait_until(what: Callable[[], Any], seconds: float = 30.0) -> Any:
     return value
 
 
-def start_gateway(site: schema.Site) -> subprocess.Popen[str]:
+def start_gateway(site: schema.Site, log: Path = Path(os.devnull)) -> subprocess.Popen[str]:
     """A gateway in a process of its own; it prints its summary as JSON."""
     code = (
         "import asyncio, json, msgspec, sys; from controller import schema; from controller.gateway import service\n"
@@ -77,7 +78,9 @@ def start_gateway(site: schema.Site) -> subprocess.Popen[str]:
         "print(json.dumps(asyncio.run(service.run(site, ring_path=site.ring.path))))"
     )
     command = [sys.executable, "-c", code, msgspec.json.encode(site).decode()]
-    CHILDREN.append(process := subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+    with log.open("w") as errors:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+    CHILDREN.append(process)
     return process
 
 
@@ -116,6 +119,7 @@ class Listener:
         self.heard: list[tuple[str, Any, bool, int]] = []  # topic, payload, retained, QoS
         self.longest: dict[str, int] = {}
         self._client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+        self._client.reconnect_delay_set(0.1, 0.1)
         self._client.on_connect = lambda client, *_: client.subscribe("pkm/#", 1)
         self._client.on_message = self._on_message
         self.subscribed = threading.Event()

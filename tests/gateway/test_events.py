@@ -107,7 +107,9 @@ def test_no_row_breaks_it_and_nothing_it_says_holds_nan():
     odd = np.array([np.nan, np.inf, -np.inf, -0.0, 1e308, -1e308, 5e-324, 2.0**53, -1.0, 0.5])
     before = None
     for _ in range(300):
-        after = np.where(rng.random(len(COLUMNS)) < 0.3, rng.choice(odd, len(COLUMNS)), rng.integers(0, 40, len(COLUMNS)))
+        after = np.where(
+            rng.random(len(COLUMNS)) < 0.3, rng.choice(odd, len(COLUMNS)), rng.integers(0, 40, len(COLUMNS))
+        )
         for event in events(before, after, COLUMNS, started_unix_s=1.7e9):
             assert b"NaN" not in msgspec.json.encode(event)
             assert json.loads(msgspec.json.encode(event))["t"] >= 1.7e9

@@ -3,20 +3,18 @@
 import asyncio
 import itertools
 import math
-from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from controller import schema
 from controller.records import AxisMode
+from controller.service.settings import load_machine
 from drivers.exchange import COMMAND, LAYOUT_VERSION, STATUS, DriveStatus, PlcError, PlcState
 from drivers.virtual import ams, cx5130
+from tests.machines import MACHINES
 
-MACHINE = msgspec.toml.decode(
-    (Path(__file__).parents[1] / "config/machines/6-upru.toml").read_bytes(), type=schema.Machine, strict=False
-)
+MACHINE = load_machine(MACHINES / "6-upru.toml")[0]
 ADS = schema.Ads(ams_net_id="127.0.0.1.20.1", address="127.0.0.1:48899")
 AXES = cx5130.axes_of(MACHINE)
 CYCLE_S = 0.002
@@ -76,7 +74,8 @@ class Cell:
     def send(self, mode, position_m=0.0, velocity_m_s=0.0, force_n=0.0, **others):
         command = {
             "size": COMMAND.itemsize, "version": LAYOUT_VERSION, "seq": self.command["seq"] + 1, "mode": mode,
-            "host_time_s": 5000.0 + self.cx.time_s, "period_s": PERIOD_S, "position_m": position_m,
+            "host_time_s": 5000.0 + self.cx.time_s, "period_s": PERIOD_S, "velocity_feedforward": 1.0,
+            "position_m": position_m,
             "velocity_m_s": velocity_m_s, "force_n": force_n,
         } | others  # fmt: skip
         for name, value in command.items():
@@ -453,8 +452,9 @@ def test_drives_are_stable_over_the_whole_range_of_inertia(delay):
 def lag_at_constant_speed(velocity_feedforward):
     plant = Masses(INERTIAS_KG)
     cell = Cell(plant)
-    cell.cx.drives = cx5130.Drives(AXES, cx5130.PLANT_STEP_S, velocity_feedforward)
-    cell.enable().follow(ramp(0.1), 1.2)
+    cell.enable()
+    for tick in range(120):
+        cell.tick(AxisMode.FOLLOW, *ramp(0.1)(tick * PERIOD_S), velocity_feedforward=velocity_feedforward)
     assert cell.state == PlcState.FOLLOWING
     return cell.status["setpoint_m"][0] - cell.status["position_m"][0]
 

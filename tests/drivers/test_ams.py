@@ -218,8 +218,8 @@ def test_answers_byte_by_byte():
     answers = session.receive(conversation())
     assert [struct.unpack_from("<I", answer, 34)[0] for answer in answers] == [1, 2, 3, 4, 5]
     # To the asking address, from the asked one; ReadState, response | ADS command, no data, port not found.
-    assert answers[4].hex() == (
-        "0000" "20000000" "7f0000010101" "409c" "050102030101" "0100" "0400" "0500" "00000000" "06000000" "05000000"
+    assert answers[4] == bytes.fromhex(
+        "0000 20000000 7f0000010101 409c 050102030101 0100 0400 0500 00000000 06000000 05000000"
     )
     assert answers[2][38:] == struct.pack("<II", 0, 4) + b"\1\2\3\4"
     assert answers[3][38:] == struct.pack("<IIII", 0, 13, 0, 0) + b"\1\2\3\4" + b"\1"
@@ -269,11 +269,11 @@ def test_every_request_however_odd_gets_one_answer(command, data):
     "bad",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack("<HI", 0, 31) + bytes(31),              # shorter than an AMS header
-        struct.pack("<HI", 0, ams.FRAME_LIMIT + 1),          # longer than anything honest
+        struct.pack("<HI", 0, 31) + bytes(31),  # shorter than an AMS header
+        struct.pack("<HI", 0, ams.FRAME_LIMIT + 1),  # longer than anything honest
         struct.pack("<HI", 0, 0xFFFFFFFF),
-        struct.pack("<HI", 0x1000, 32) + bytes(32),          # a router command
-        frame(4, b"1234", length=32),                        # the two lengths disagree
+        struct.pack("<HI", 0x1000, 32) + bytes(32),  # a router command
+        frame(4, b"1234", length=32),  # the two lengths disagree
     ],
 )
 def test_a_malformed_stream_costs_its_own_connection_only(bad):

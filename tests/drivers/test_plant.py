@@ -1,9 +1,7 @@
 """The simulated plant against the reference states, conservation laws and the machine file."""
 
-import tomllib
 from pathlib import Path
 
-import msgspec
 import mujoco
 import numpy as np
 import pytest
@@ -12,24 +10,25 @@ from scipy.interpolate import BPoly, CubicSpline
 from scipy.spatial.transform import Rotation
 
 from controller import schema
+from controller.mechanism.model import home_pose
+from controller.records import POSE
+from controller.service.settings import load_machine, load_site
 from drivers.virtual.plant import Plant, deviate
+from tests.machines import MACHINES, SIMULATION
 
-ROOT = Path(__file__).parents[1]
-POSE = ("x_m", "y_m", "z_m", "yaw_rad", "pitch_rad", "roll_rad")
+DATA = Path(__file__).parents[1] / "data" / "reference"
 WRENCH = ("fx_n", "fy_n", "fz_n", "mx_nm", "my_nm", "mz_nm")
 EXACT = schema.VirtualCell()     # no deviation, no friction, no noise, no delay
 
 
 @pytest.fixture(scope="module")
 def machine() -> schema.Machine:
-    text = (ROOT / "config/machines/6-upru.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), schema.Machine)
+    return load_machine(MACHINES / "6-upru.toml")[0]
 
 
 @pytest.fixture(scope="module")
 def cell() -> schema.VirtualCell:
-    text = (ROOT / "config/sites/simulation.toml").read_text(encoding="utf-8")
-    virtual_cell = msgspec.convert(tomllib.loads(text), schema.Site).virtual_cell
+    virtual_cell = load_site(SIMULATION).site.virtual_cell
     assert virtual_cell is not None
     return virtual_cell
 
@@ -59,7 +58,7 @@ def leg_lengths(machine: schema.Machine, pose: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("step_s", [0.001, 0.0005])
 def test_forces_cells_and_poses_along_the_reference_trajectory(machine: schema.Machine, step_s: float) -> None:
     """A weak leg controller on top of the reference forces: what it adds is the plant's force error."""
-    table = np.genfromtxt(ROOT / "tests/data/reference/6-upru.csv", delimiter=",", names=True)
+    table = np.genfromtxt(DATA / "6-upru.csv", delimiter=",", names=True)
     plant = Plant(without_rotors(machine), EXACT, step_s)
     home = plant.position_m
 
@@ -130,7 +129,7 @@ def test_encoders_agree_with_the_pose_and_the_legs_with_the_platform(
     for k in range(600):
         plant.step(force if k < 400 else None)
         assert plant.closure_error_m() < 1e-6
-    home = leg_lengths(plant.machine, np.array([*msgspec.structs.astuple(machine.platform.home)]))
+    home = leg_lengths(plant.machine, home_pose(machine))
     assert np.abs(plant.position_m - home).max() > 0.01
     np.testing.assert_allclose(plant.position_m, leg_lengths(plant.machine, plant.pose()), atol=2e-7)
 

@@ -404,7 +404,7 @@ SENTENCES = {
     wrong_net_id: "ads.ams_net_id is wrong",
     stopped: "is in CONFIG, not in RUN",
     other_program: "no variable GVL_Pkm.stCommand",
-    other_size: "GVL_Pkm.stCommand has 184 bytes in the PLC and 176 here",
+    other_size: f"GVL_Pkm.stCommand has {COMMAND.itemsize + 8} bytes in the PLC and {COMMAND.itemsize} here",
     other_version: "layout version 2",
 }
 
