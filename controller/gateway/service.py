@@ -209,7 +209,10 @@ def _look_back(ring: RingReader, index: int, publisher: Publisher) -> Array | No
         if previous is None:
             previous = since = rows[-1]
         other = np.flatnonzero(rows[:, mode] != previous[mode])
-        since = rows[other[-1] + 1] if len(other) and other[-1] + 1 < len(rows) else since if len(other) else rows[0]
+        if not len(other):
+            since = rows[0]
+        elif other[-1] + 1 < len(rows):
+            since = rows[other[-1] + 1]
         if len(other) or first > start:
             break
         index = first

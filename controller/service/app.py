@@ -137,8 +137,12 @@ class Conductor:
                 self._asked = Request(RequestKind.OFF, 0, NOTHING.pose)
         elif self._operator is None:
             self._asked = self.mailbox.poll()
-        elif self._output:
-            self._asked = self._operator.send(self._output)
+        elif self._output and self._output.mode is not Mode.FAULT:
+            try:
+                self._asked = self._operator.send(self._output)
+            except RunError as refusal:
+                self.failure = str(refusal)
+                self.end()
         return self._asked
 
     def observe(self, output: Output, timing: Timing) -> bool:

@@ -1,0 +1,276 @@
+"""The whole system as its user starts it: real processes, real ADS/TCP, a real broker; kills and frozen parts."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paho.mqtt.client as paho
+import pyads
+import pytest
+
+from controller.gateway.recorder import parts, read
+from controller.records import Mode
+from controller.service.mailbox import Message, send
+from controller.service.replay import replay
+from drivers.exchange import STATUS, PlcState
+from tests.machines import own_site
+
+PATIENCE_S = 60.0
+
+
+class System:
+    """A `pkm` command with a site of its own."""
+
+    def __init__(self, folder: Path, *arguments: str, command: str = "run", site: str | None = None) -> None:
+        self.site = folder / "site.toml"
+        if site is not None:
+            self.site.write_text(site)
+        self.folder = folder
+        self.log = folder / f"{command}.log"
+        line = [sys.executable, "-m", "controller", command, str(self.site), *arguments]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def said(self, pattern: str) -> re.Match[str]:
+        """Wait until the log has a line like this."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            if found := re.search(pattern, self.log.read_text()):
+                return found
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.02)
+        raise AssertionError(f"{pattern!r} was never said:\n{self.log.read_text()}")
+
+    def pid(self, name: str) -> int:
+        return int(self.said(rf"{name} started as process (\d+)")[1])
+
+    def ends(self) -> int:
+        self.out, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+    def recording(self) -> tuple[dict[str, Any], dict[str, np.ndarray], np.ndarray]:
+        first = next(path for path in (self.folder / "recordings").glob("*.mcap") if ".part" not in path.name)
+        meta, columns, rows = read(first)
+        return meta, {name: rows[:, k] for k, name in enumerate(columns)}, rows
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    systems: list[System] = []
+
+    def _start(*arguments: str, **keywords: Any) -> System:
+        systems.append(System(tmp_path, *arguments, **keywords))
+        return systems[-1]
+
+    yield _start
+    for system in systems:
+        if system.process.poll() is None:
+            system.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                system.process.communicate(timeout=10)
+        if system.process.poll() is None:
+            system.process.kill()
+        system.process.communicate()
+
+
+class Listener:
+    """A second, independent MQTT client that keeps all it hears."""
+
+    def __init__(self, port: int) -> None:
+        self.heard: list[tuple[str, dict[str, Any] | list[dict[str, Any]], int]] = []
+        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+        self.client.on_connect = lambda client, *_: client.subscribe("pkm/#", qos=1)
+        self.client.on_message = self._take
+        self.client.reconnect_delay_set(0.1, 0.5)
+        self.client.connect_async("127.0.0.1", port)
+        self.client.loop_start()
+
+    def _take(self, _client: Any, _data: Any, message: Any) -> None:
+        def refuse(word: str) -> None:
+            raise AssertionError(f"{word} in {message.topic}")
+
+        self.heard.append((message.topic, json.loads(message.payload, parse_constant=refuse), len(message.payload)))
+
+    def on(self, topic: str) -> list[Any]:
+        return [data for name, data, _ in self.heard if name == f"pkm/simulation/{topic}"]
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def mqtt_port(text: str) -> int:
+    return int(re.search(r"port = (\d+)", text.split("[mqtt]")[1])[1])  # type: ignore[index]
+
+
+def test_demo_moves_publishes_records_and_replays_bit_for_bit(start: Any, tmp_path: Path) -> None:
+    site = own_site(tmp_path)
+    listener = Listener(mqtt_port(site))
+    system = start("--demo", "--duration", "12", "--json", site=site)
+    assert system.ends() == 0, system.log.read_text()
+    time.sleep(0.3)
+    listener.close()
+
+    summary = system.summary
+    assert summary["ticks"] == summary["recorded"] == 1200
+    assert (summary["mode"], summary["faults"]) == ("OFF", [])
+    assert summary["following_error_m"]["peak"] > 0.0
+    assert list(summary) == [
+        "ticks", "skipped", "lateness_ms", "exchange_ms", "following_error_m", "faults", "mode", "recorded", "recording",
+    ]  # fmt: skip
+
+    meta, columns, rows = system.recording()
+    assert len(rows) == 1200
+    assert np.ptp(columns["z_m"]) > 0.02
+    assert set(columns["mode"]) >= {Mode.OFF, Mode.READY, Mode.ACTIVE}
+    assert replay(meta, rows, Path(summary["recording"])) is None
+    changed = rows.copy()
+    at = meta["channels"].index(next(c for c in meta["channels"] if c[0] == "command_3_m"))
+    changed[700, at] = np.nextafter(changed[700, at], 2.0)
+    difference = replay(meta, changed, Path(summary["recording"]))
+    assert difference is not None
+    assert (difference.row, difference.channel) == (700, "command_3_m")
+
+    states = listener.on("state")
+    assert [state["online"] for state in states][0] is True
+    assert states[-1]["online"] is False
+    assert {state["session"] for state in states} == {meta["session"]}
+    assert {c["name"] if isinstance(c, dict) else c for c in listener.on("meta")[0]["channels"]}
+    live = [(data, size) for name, data, size in listener.heard if name == "pkm/simulation/telemetry/live"]
+    assert max(size for _, size in live) < 4000
+    assert all(isinstance(value, (int, float)) or value is None for data, _ in live for value in data.values())
+    seen = [sample["seq"] for batch in listener.on("telemetry/batch") for sample in batch]
+    assert seen == list(range(seen[0], seen[0] + len(seen)))  # no gap, none twice
+    assert any(event["kind"] == "mode" for event in listener.on("event"))
+
+
+def test_killed_gateway_leaves_control_alone_and_no_sample_is_lost(start: Any, tmp_path: Path) -> None:
+    system = start("--demo", "--duration", "12", "--json", site=own_site(tmp_path))
+    system.said("READY → ACTIVE")
+    time.sleep(2.0)
+    os.kill(system.pid("gateway"), signal.SIGKILL)
+    assert system.ends() == 0, system.log.read_text()
+    assert "gateway was ended by SIGKILL; started again" in system.log.read_text()
+    summary = system.summary
+    meta, columns, rows = system.recording()
+    assert len(parts(Path(summary["recording"]))) == 2
+    assert len(rows) == summary["ticks"] == summary["recorded"] == 1200
+    assert meta["recording"]["gaps"] == []
+    assert meta["recording"]["duplicates"] == 0
+    assert not columns["faults"].any()
+    assert replay(meta, rows, Path(summary["recording"])) is None
+
+
+def test_killed_virtual_cell_ends_in_a_fault_within_five_ticks(start: Any, tmp_path: Path) -> None:
+    system = start("--demo", "--json", site=own_site(tmp_path))
+    system.said("READY → ACTIVE")
+    time.sleep(1.0)
+    os.kill(system.pid("plant"), signal.SIGKILL)
+    assert system.ends() == 4
+    text = system.log.read_text()
+    assert "Traceback" not in text
+    assert re.search(r"FAULT: .*the ADS link to the PLC is down", text)
+    assert system.summary["mode"] == "FAULT"
+    assert system.summary["recorded"] == system.summary["ticks"]
+    _, columns, _ = system.recording()
+    tripped = int(np.argmax(columns["mode"] == Mode.FAULT))
+    last_answer = int(np.flatnonzero(np.diff(columns["plc_cycle"]))[-1]) + 1
+    assert columns["tick"][tripped] - columns["tick"][last_answer] <= 5
+    assert columns["mode"][tripped - 1] == Mode.ACTIVE
+    assert not columns["command_axis_mode"][tripped:].any()
+
+
+class Peek:
+    """A second ADS client that looks at what the PLC does."""
+
+    def __init__(self, address: str) -> None:
+        self.plc = pyads.Connection("127.0.0.1.1.1", 851, address)
+        self.plc.open()
+
+    def status(self) -> np.void:
+        data = self.plc.read_by_name("GVL_Pkm.stStatus", pyads.PLCTYPE_USINT * STATUS.itemsize)
+        return np.frombuffer(bytes(data), STATUS)[0]
+
+
+def test_killed_controller_is_held_by_the_plc_which_then_stands_still(start: Any, tmp_path: Path) -> None:
+    site = own_site(tmp_path)
+    plant = start(command="plant", site=site)
+    address = plant.said(r"listens at ([\d.:]+)")[1].rstrip(",")
+    text = site.split("[broker]")[0]
+    system = start("--demo", site=text)
+    system.said("READY → ACTIVE")
+    time.sleep(1.5)
+    system.process.kill()
+    held = plant.said(r"no new set-point for (\d+) ms: controlled hold")
+    assert int(held[1]) <= 50
+    plant.said(r"quick stop")
+    plant.said(r"standstill")
+    peek = Peek(address)
+    before = peek.status()
+    time.sleep(0.2)
+    after = peek.status()
+    peek.plc.close()
+    assert after["plc_state"] == PlcState.QUICK_STOP
+    assert after["plc_cycle"] != before["plc_cycle"]
+    assert np.abs(after["position_m"] - before["position_m"]).max() < 1e-5
+    plant.process.send_signal(signal.SIGTERM)
+    assert plant.ends() == 0
+
+
+def test_operator_by_the_shell_and_an_orderly_end_by_ctrl_c(start: Any, tmp_path: Path) -> None:
+    site = own_site(tmp_path)
+    system = start("--json", site=site)
+    system.said("start → OFF")
+    requests = tmp_path / "run" / "simulation.requests"
+
+    def ask(kind: str, **pose: float) -> str:
+        return send(requests, Message(time.time_ns() // 1000, kind, pose)).verdict
+
+    assert ask("move", z_m=0.9) == "WRONG_MODE"
+    assert ask("ready") == "ACCEPTED"
+    system.said("following the host's set-points")
+    time.sleep(0.3)
+    assert ask("move", x_m=9.0, z_m=0.9) == "UNREACHABLE"
+    assert ask("move", x_m=0.03, z_m=0.88, yaw_rad=0.2) == "ACCEPTED"
+    system.said("READY → ACTIVE")
+    system.process.send_signal(signal.SIGINT)
+    assert system.ends() == 0, system.log.read_text()
+    assert system.summary["mode"] == "OFF"
+    assert system.summary["recorded"] == system.summary["ticks"]
+    assert "ACTIVE → STOPPING" in system.log.read_text()
+
+
+def test_frozen_and_killed_broker_does_not_touch_control(start: Any, tmp_path: Path) -> None:
+    system = start("--demo", "--duration", "12", "--json", site=own_site(tmp_path))
+    system.said("READY → ACTIVE")
+    broker = system.pid("broker")
+    os.kill(broker, signal.SIGSTOP)
+    time.sleep(4.0)
+    os.kill(broker, signal.SIGCONT)
+    time.sleep(1.0)
+    os.kill(broker, signal.SIGKILL)
+    assert system.ends() == 0, system.log.read_text()
+    assert system.summary["recorded"] == system.summary["ticks"] == 1200
+    assert "broker was ended by SIGKILL; started again" in system.log.read_text()
+
+
+def test_two_cells_cannot_have_one_port(start: Any, tmp_path: Path) -> None:
+    plant = start(command="plant", site=own_site(tmp_path))
+    plant.said("listens at")
+    second = start(command="plant")
+    assert second.ends() == 2
+    assert "ads.address" in second.log.read_text()
+    assert "Traceback" not in second.log.read_text()
