@@ -19,9 +19,10 @@ lint: install
 	$(BIN)/pyright
 
 bench: install
-	$(BIN)/python benchmarks/kernels.py
-	$(BIN)/python benchmarks/loop.py
-	$(BIN)/python benchmarks/tracking.py
+	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.loop
+	$(BIN)/python -m benchmarks.broker
+	$(BIN)/python -m benchmarks.tracking
 
 install: $(VENV)/installed
 

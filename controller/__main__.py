@@ -146,9 +146,12 @@ def _plant(options: Any) -> int:
     listener = _log_to_stderr("plant")
     import asyncio
 
+    from controller.service.realtime import priority_of_thread
     from drivers.virtual import cx5130
     from drivers.virtual.plant import Plant
 
+    # a PLC is a real-time device: its twin gets priority too, below the controller's
+    priority_of_thread(max(files.site.realtime.priority - 10, 0))
     try:
         asyncio.run(cx5130.serve(files.site, files.machine, Plant(files.machine, files.site.virtual_cell)))
     except OSError as error:

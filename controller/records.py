@@ -80,6 +80,7 @@ class Fault(IntFlag):
     OVERFORCE = 1 << 12
     PROPOSAL_NOT_FINITE = 1 << 13
     OVERRUN = 1 << 14
+    STATUS_LATE = 1 << 15
 
 
 class Limit(IntFlag):

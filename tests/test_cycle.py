@@ -79,7 +79,7 @@ def test_a_move_needs_ready_and_is_refused_with_the_reason(bench: Bench) -> None
 
 FAULTS = {
     Fault.LINK_LOST: lambda s: replace(s, link=Link.DOWN),
-    Fault.STATUS_STALE: lambda s: replace(s, age_s=0.06),
+    Fault.STATUS_STALE: lambda s: replace(s, age_s=0.13),
     Fault.PLC_STOPPED: lambda s: replace(s, plc_stopped=True),
     Fault.DRIVE: lambda s: replace(s, drives_fault=True),
     Fault.SAMPLE_NOT_FINITE: lambda s: replace(s, cell_n=np.full(6, np.nan)),
@@ -156,6 +156,20 @@ def test_five_late_ticks_in_a_row_stop_the_motion_but_do_not_latch(bench: Bench)
     assert output.mode is Mode.STOPPING
     bench.run(100)
     assert bench.outputs[-1].mode is Mode.READY
+
+
+def test_a_late_status_stops_the_motion_and_a_new_request_goes_on(bench: Bench) -> None:
+    bench.ready()
+    bench.step(ask(RequestKind.MOVE, bench.setup.home + UP))
+    bench.run(20)
+    bench.broken = lambda sample: replace(sample, age_s=0.05)
+    output = bench.step()
+    assert output.faults is Fault.STATUS_LATE
+    assert output.mode is Mode.STOPPING
+    bench.broken = lambda sample: sample
+    bench.run(100)
+    assert bench.outputs[-1].mode is Mode.READY
+    assert bench.step(ask(RequestKind.MOVE, bench.setup.home + UP)).verdict is Verdict.ACCEPTED
 
 
 def test_a_skipped_tick_makes_no_speed_above_the_plan(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from controller.records import POSE, Array, Fault, Limit, Link, Mode, RequestKind, Verdict
+from controller.safety.faults import FAULTS
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -20,41 +21,55 @@ class Event(msgspec.Struct, frozen=True):
     values: dict[str, float | None]
 
 
-# by the names in controller.records: what it means, and the channels that show it; {i} runs over the legs
-FAULTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "LINK_LOST": ("the link to the PLC is lost", ("link", "age_s")),
-    "STATUS_STALE": ("the status of the PLC is too old", ("age_s",)),
-    "PLC_FROZEN": ("the PLC answers, but its cycle counter stands still", ("plc_cycle",)),
-    "PLC_STOPPED": ("the PLC program stopped by itself", ("plc_state", "plc_error")),
-    "DRIVE": ("a drive reports a fault", ("drives_fault", "drives_enabled")),
-    "ENABLE_TIMEOUT": ("the drives did not switch on in time", ("drives_enabled",)),
-    "SAMPLE_NOT_FINITE": ("a measured value is not a finite number", ()),
-    "POSE_UNKNOWN": ("the pose cannot be found from the leg lengths", ("fk_iterations", "fk_residual_m")),
-    "FOLLOWING_ERROR": ("a leg does not follow its set-point", ("following_error_{i}_m",)),
-    "STROKE": ("a leg is outside its stroke", ("length_{i}_m",)),
-    "POSE": ("the platform is outside its permitted poses", POSE),
-    "OVERSPEED": ("a leg is too fast", ("length_{i}_m_s",)),
-    "OVERFORCE": ("a force is too large", ("drive_{i}_n", "cell_{i}_n")),
-    "PROPOSAL_NOT_FINITE": ("the control law came to a number that is not finite", ()),
-    "OVERRUN": ("the control loop was late too often", ("lateness_s", "cycle_s", "exchange_s", "skipped")),
+# the channels that show a fault; {i} runs over the legs
+CHANNELS: dict[Fault, tuple[str, ...]] = {
+    Fault.LINK_LOST: ("link", "age_s"),
+    Fault.STATUS_LATE: ("age_s",),
+    Fault.STATUS_STALE: ("age_s",),
+    Fault.PLC_FROZEN: ("plc_cycle",),
+    Fault.PLC_STOPPED: ("plc_state", "plc_error"),
+    Fault.DRIVE: ("drives_fault", "drives_enabled"),
+    Fault.ENABLE_TIMEOUT: ("drives_enabled",),
+    Fault.POSE_UNKNOWN: ("fk_iterations", "fk_residual_m"),
+    Fault.FOLLOWING_ERROR: ("following_error_{i}_m",),
+    Fault.STROKE: ("length_{i}_m",),
+    Fault.POSE: POSE,
+    Fault.OVERSPEED: ("length_{i}_m_s",),
+    Fault.OVERFORCE: ("drive_{i}_n", "cell_{i}_n"),
+    Fault.OVERRUN: ("lateness_s", "cycle_s", "exchange_s", "skipped"),
 }
-LIMITS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "STROKE": ("stroke of the legs", ("command_{i}_m",)),
-    "SPEED": ("speed of the legs", ("command_{i}_m_s",)),
-    "ACCELERATION": ("acceleration of the legs", ("command_{i}_m_s",)),
-    "FORCE": ("force of the legs", ("command_{i}_n",)),
+LIMITS: dict[Limit, tuple[str, tuple[str, ...]]] = {
+    Limit.STROKE: ("stroke of the legs", ("command_{i}_m",)),
+    Limit.SPEED: ("speed of the legs", ("command_{i}_m_s",)),
+    Limit.ACCELERATION: ("acceleration of the legs", ("command_{i}_m_s",)),
+    Limit.FORCE: ("force of the legs", ("command_{i}_n",)),
 }
-VERDICTS: dict[str, str] = {
-    "NONE": "got no verdict",
-    "ACCEPTED": "is accepted",
-    "WRONG_MODE": "is refused: not possible in the present mode",
-    "NOT_READY": "is refused: the drives are not switched on yet",
-    "UNREACHABLE": "is refused: the target or the path to it is outside the limits",
-    "NOT_FINITE": "is refused: one of its numbers is not finite",
-    "FAULT_STANDS": "is refused: the cause of the fault is still there",
-    "NO_LINK": "is refused: there is no valid measurement from the PLC",
-    "OUT_OF_RANGE": "is refused: one of its numbers makes no sense",
+VERDICTS: dict[int, str] = {
+    Verdict.NONE: "got no verdict",
+    Verdict.ACCEPTED: "is accepted",
+    Verdict.WRONG_MODE: "is refused: not possible in the present mode",
+    Verdict.NOT_READY: "is refused: the drives are not switched on yet",
+    Verdict.UNREACHABLE: "is refused: the target or the path to it is outside the limits",
+    Verdict.NOT_FINITE: "is refused: one of its numbers is not finite",
+    Verdict.FAULT_STANDS: "is refused: the cause of the fault is still there",
+    Verdict.NO_LINK: "is refused: there is no valid measurement from the PLC",
+    Verdict.OUT_OF_RANGE: "is refused: one of its numbers makes no sense",
 }
+# column, its bits, what each means, what it is called when it goes and when it comes
+_BIT_SETS = (
+    (
+        "faults",
+        Fault,
+        {str(fault.name): (row.meaning, CHANNELS.get(fault, ())) for fault, row in FAULTS.items()},
+        (("fault_cleared", "is cleared"), ("fault_set", "is set")),
+    ),
+    (
+        "limits",
+        Limit,
+        {str(limit.name): what for limit, what in LIMITS.items()},
+        (("limit_left", "no longer acts"), ("limit_entered", "acts")),
+    ),
+)
 
 
 def _whole(value: float) -> int:
@@ -98,23 +113,22 @@ def events(
 
     if lost:
         add("rows_lost", str(lost), f"{lost} samples are lost: the gateway came too late for them", ("tick",))
-    link, mode = code_name(Link, now["link"]), code_name(Mode, now["mode"])
-    old_mode = code_name(Mode, before["mode"]) if before else None
-    if not before or link != code_name(Link, before["link"]):
+    # a single late answer is no event: STATUS_LATE is
+    link = "DOWN" if _whole(now["link"]) == Link.DOWN else "UP"
+    if not before or (link == "DOWN") != (_whole(before["link"]) == Link.DOWN):
         add("link", link, f"the link to the PLC is {link.lower()}", ("link", "age_s"))
+    mode, old_mode = code_name(Mode, now["mode"]), code_name(Mode, before["mode"]) if before else None
     if mode != old_mode:
         add("mode", mode, f"the mode is {mode}" + (f" after {old_mode}" if old_mode else ""), ("mode",))
-    for kind, column, meanings, words in (
-        (Fault, "faults", FAULTS, ("fault_cleared", "is cleared", "fault_set", "is set")),
-        (Limit, "limits", LIMITS, ("limit_left", "no longer acts", "limit_entered", "acts")),
-    ):
+    for column, kind, meanings, words in _BIT_SETS:
         for name, is_set in _changed(kind, before.get(column, 0.0), now[column]):
             meaning, channels = meanings.get(name, ("its meaning is not known here", ()))
-            what, verb = words[2:] if is_set else words[:2]
+            what, verb = words[is_set]
             add(what, name, f"{kind.__name__} {name} {verb} ({meaning})", channels)
     if _whole(now["answer_id"]):
         request, verdict = code_name(RequestKind, now["request_kind"]), code_name(Verdict, now["verdict"])
-        text = f"request {_whole(now['answer_id'])} ({request}) {VERDICTS.get(verdict, f'got verdict {verdict}')}"
+        answer = VERDICTS.get(_whole(now["verdict"]), f"got verdict {verdict}")
+        text = f"request {_whole(now['answer_id'])} ({request}) {answer}"
         add("request", verdict, text, ("answer_id", "request_kind", "verdict"))
     if before and now["skipped"] > before["skipped"]:
         missed = _whole(now["skipped"] - before["skipped"])

@@ -22,7 +22,8 @@ class Row(NamedTuple):
 
 FAULTS: dict[Fault, Row] = {
     Fault.LINK_LOST: Row(Effect.TRIP, "the ADS link to the PLC is down"),
-    Fault.STATUS_STALE: Row(Effect.TRIP, "no status from the PLC for more than four ticks: I/O late"),
+    Fault.STATUS_LATE: Row(Effect.STOP, "no status from the PLC for more than four ticks: I/O late"),
+    Fault.STATUS_STALE: Row(Effect.TRIP, "no status from the PLC for more than twelve ticks: the PLC is gone"),
     Fault.PLC_FROZEN: Row(Effect.TRIP, "the PLC answers but its task counter stands still"),
     Fault.PLC_STOPPED: Row(Effect.TRIP, "the PLC stopped the axes by itself: see plc_state and plc_error"),
     Fault.DRIVE: Row(Effect.TRIP, "a drive reports a fault or lost its enable"),

@@ -30,6 +30,7 @@ class Limits(NamedTuple):
     pose_min: Array  # (6,)
     pose_max: Array  # (6,)
     following_error_m: float
+    late_after_s: float
     stale_after_s: float
 
 
@@ -46,7 +47,8 @@ def build_limits(machine: schema.Machine, control: schema.Control, period_s: flo
         pose_min=np.ascontiguousarray(pose[:, 0]),
         pose_max=np.ascontiguousarray(pose[:, 1]),
         following_error_m=control.following_error_m,
-        stale_after_s=4.5 * period_s,
+        late_after_s=4.5 * period_s,
+        stale_after_s=12.5 * period_s,
     )
 
 
@@ -57,6 +59,8 @@ def judge_sample(sample: Sample, limits: Limits) -> Fault:
         faults |= Fault.LINK_LOST
     if not sample.age_s <= limits.stale_after_s:
         faults |= Fault.STATUS_STALE
+    elif sample.age_s > limits.late_after_s:
+        faults |= Fault.STATUS_LATE
     measured = (sample.length_m, sample.length_m_s, sample.setpoint_m, sample.drive_n, sample.cell_n)
     if not all(np.isfinite(values).all() for values in measured):
         faults |= Fault.SAMPLE_NOT_FINITE

@@ -17,7 +17,7 @@ from typing import Any
 
 from controller import __version__, schema
 from controller.errors import ConfigurationError, DeviceError, RunError
-from controller.records import Fault, Mode, Output, Request, RequestKind, Timing, channels
+from controller.records import Fault, Mode, Output, Request, RequestKind, Timing, Verdict, channels
 from controller.ring import RingWriter
 from controller.safety.faults import describe
 from controller.service import clock, loop, realtime
@@ -155,7 +155,7 @@ class Conductor:
         if output.mode in (Mode.ACTIVE, Mode.STOPPING):
             self._following.add(output.following_error_m)
         self.mailbox.answer(output)
-        if self._asked.kind and not self._ending:
+        if self._asked.kind and output.verdict is not Verdict.NOT_READY:
             log.info("request %s: %s", self._asked.kind.name, TEXTS[output.verdict])
         if last is None or output.mode is not last.mode:
             self._announce(last, output)

@@ -1,20 +1,22 @@
 """An operator made of code: readies the machine, moves it until told to end, stops, switches off."""
 
 from collections.abc import Generator
+from itertools import count, cycle
 
 import numpy as np
 
 from controller.errors import RunError
-from controller.records import Array, AxisMode, Mode, Output, Request, RequestKind, Verdict
+from controller.records import Array, Mode, Output, Request, RequestKind, Verdict
 from controller.service.mailbox import NOTHING, TEXTS
 from controller.state import Setup
 
-REACH = 0.45  # of the way from home to the pose limits
-SINE_TICKS = 500
-LEAST_SHARE = 0.1
+REACH = 0.35  # of the way from home to the pose limits; less where the legs do not allow it
+SINE_HZ, SINE_TICKS = 0.4, 500
+PATIENCE_TICKS = 300  # for legs that have not come to rest at their set-points yet
 
 # signs of the corners visited: x y z yaw pitch roll
 CORNERS = np.array([[1, 1, 1, 1, 1, -1], [-1, 1, -1, -1, 1, 1], [1, -1, 0, 0, -1, 1], [0, 0, 0, 0, 0, 0]], dtype=float)
+SWAY = np.array([0.25, 0.18, 0.15, 0.12, 0.15, 0.20])  # amplitudes of the sine, of the room to the limits
 
 Operator = Generator[Request, Output, None]
 
@@ -25,46 +27,40 @@ def demonstrate(setup: Setup) -> Operator:
     Raises:
         RunError: when a request is refused.
     """
-    ids = iter(range(1, 1 << 31))
     room = np.minimum(setup.limits.pose_max - setup.home, setup.home - setup.limits.pose_min)
-    output = yield NOTHING
+    ids = count(1)
 
-    def ask(kind: RequestKind, pose: Array, frequency_hz: float = 0.0) -> Generator[Request, Output, Output]:
-        result = yield Request(kind, next(ids), pose, 1.0, frequency_hz)
-        return result
+    def ask(
+        kind: RequestKind, pose: Array = setup.home, frequency_hz: float = 0.0
+    ) -> Generator[Request, Output, Verdict]:
+        for _ in range(PATIENCE_TICKS):
+            output = yield Request(kind, next(ids), pose, 1.0, frequency_hz)
+            if output.verdict is not Verdict.NOT_READY:
+                return output.verdict
+        return Verdict.NOT_READY
 
-    def until_held() -> Generator[Request, Output, Output]:
-        result = yield NOTHING
-        while result.mode is not Mode.READY or result.command.axis_mode is not AxisMode.FOLLOW:
-            result = yield NOTHING
-        for _ in range(30):  # let the legs settle at their set-points
-            result = yield NOTHING
-        return result
-
-    output = yield from ask(RequestKind.READY, setup.home)
-    _expect(output, "ready")
-    output = yield from until_held()
-    while True:
-        for corner in CORNERS:
-            share = REACH
-            while (output := (yield from ask(RequestKind.MOVE, setup.home + share * corner * room))).verdict:
-                if output.verdict is Verdict.ACCEPTED or share < LEAST_SHARE:
-                    break
-                share *= 0.7
-            _expect(output, "move")
-            while output.mode is Mode.ACTIVE:
-                output = yield NOTHING
-        output = yield from until_held()
-        amplitude = 0.25 * room * np.array([1.0, 0.7, 0.6, 0.5, 0.6, 0.8])
-        output = yield from ask(RequestKind.SINE, amplitude, 0.4)
-        _expect(output, "sine")
-        for _ in range(SINE_TICKS):
+    def until_ready() -> Operator:
+        output = yield NOTHING
+        while output.mode is not Mode.READY:
             output = yield NOTHING
-        output = yield from ask(RequestKind.STOP, setup.home)
-        _expect(output, "stop")
-        output = yield from until_held()
+
+    yield NOTHING
+    _expect((yield from ask(RequestKind.READY)), "ready")
+    for corner in cycle([*CORNERS, None]):
+        if corner is None:
+            _expect((yield from ask(RequestKind.SINE, SWAY * room, SINE_HZ)), "sine")
+            for _ in range(SINE_TICKS):
+                yield NOTHING
+            _expect((yield from ask(RequestKind.STOP)), "stop")
+        else:
+            share, verdict = REACH, Verdict.UNREACHABLE
+            while verdict is Verdict.UNREACHABLE and share > 0.05:
+                verdict = yield from ask(RequestKind.MOVE, setup.home + share * corner * room)
+                share *= 0.7
+            _expect(verdict, "move")
+        yield from until_ready()
 
 
-def _expect(output: Output, what: str) -> None:
-    if output.verdict is not Verdict.ACCEPTED:
-        raise RunError(f"demo: {what} was refused: {TEXTS[output.verdict]}")
+def _expect(verdict: Verdict, what: str) -> None:
+    if verdict is not Verdict.ACCEPTED:
+        raise RunError(f"demo: {what} was refused: {TEXTS[verdict]}")

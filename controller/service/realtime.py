@@ -22,10 +22,11 @@ class Obtained(NamedTuple):
 
 def apply(settings: schema.RealTime) -> list[Obtained]:
     """Ask for real-time priority of the calling thread, locked memory and a quiet garbage collector."""
-    return [_priority(settings.priority), _memory(settings.lock_memory), _collector()]
+    return [priority_of_thread(settings.priority), _memory(settings.lock_memory), _collector()]
 
 
-def _priority(priority: int) -> Obtained:
+def priority_of_thread(priority: int) -> Obtained:
+    """Ask for SCHED_FIFO for the calling thread; 0 asks for nothing."""
     wish = f"SCHED_FIFO priority {priority}"
     if priority == 0:
         return Obtained("real-time priority", False, "not asked for (realtime.priority = 0)")

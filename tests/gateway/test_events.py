@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from controller.gateway.events import FAULTS, LIMITS, VERDICTS, Event, events
-from controller.records import Fault, Limit, Mode, RequestKind, Verdict, channels
+from controller.gateway.events import CHANNELS, LIMITS, VERDICTS, Event, events
+from controller.records import Fault, Limit, Link, Mode, RequestKind, Verdict, channels
+from controller.safety.faults import FAULTS
 
 COLUMNS = tuple(channel.name for channel in channels(6))
 AT = {name: k for k, name in enumerate(COLUMNS)}
@@ -24,15 +25,27 @@ def changes(before: np.ndarray | None, after: np.ndarray, **more: float) -> list
     return [(event.kind, event.code) for event in events(before, after, COLUMNS, **more)]
 
 
-def test_every_fault_limit_and_verdict_has_words():
-    assert set(FAULTS) == {member.name for member in Fault}
-    assert set(LIMITS) == {member.name for member in Limit}
-    assert set(VERDICTS) == {member.name for member in Verdict}
+def test_every_limit_and_verdict_has_words():
+    assert set(LIMITS) == set(Limit)
+    assert set(VERDICTS) == set(Verdict)
+
+
+def test_every_fault_has_words():
+    for fault in Fault:
+        [event] = events(row(), row(faults=fault), COLUMNS)
+        assert event.text == f"Fault {fault.name} is set ({FAULTS[fault].meaning})."
 
 
 def test_channels_that_explain_exist():
-    for _, names in [*FAULTS.values(), *LIMITS.values()]:
+    for names in [*CHANNELS.values(), *(names for _, names in LIMITS.values())]:
         assert {name.format(i=6) for name in names} <= set(COLUMNS)
+
+
+def test_the_link_is_told_when_it_goes_and_comes_but_not_each_late_answer():
+    down, late, up = row(link=Link.DOWN), row(link=Link.LATE), row(link=Link.UP)
+    assert changes(up, late) == changes(late, up) == []
+    assert changes(late, down) == [("link", "DOWN")]
+    assert changes(down, up) == [("link", "UP")]
 
 
 def test_nothing_new_is_no_event():
@@ -54,7 +67,7 @@ def test_mode_time_and_text():
 @pytest.mark.parametrize("fault", Fault)
 def test_each_fault_is_told_when_set_and_when_cleared(fault: Fault):
     assert changes(row(), row(faults=fault)) == [("fault_set", fault.name)]
-    others = Fault(2**15 - 1) & ~fault
+    others = ~Fault(0) & ~fault
     assert changes(row(faults=fault | others), row(faults=others)) == [("fault_cleared", fault.name)]
 
 
@@ -69,7 +82,7 @@ def test_each_request_is_answered_with_its_verdict(verdict: Verdict):
     answered = row(answer_id=17, request_id=17, request_kind=RequestKind.MOVE, verdict=verdict)
     [event] = events(row(), answered, COLUMNS)
     assert (event.kind, event.code) == ("request", verdict.name)
-    assert event.text == f"Request 17 (MOVE) {VERDICTS[verdict.name]}."
+    assert event.text == f"Request 17 (MOVE) {VERDICTS[verdict]}."
     assert changes(answered, row(answer_id=18, verdict=verdict)) == [("request", verdict.name)]
 
 

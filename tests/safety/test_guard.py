@@ -31,7 +31,8 @@ LIMITS = Limits(
     pose_min=np.array([-0.1, -0.1, 0.7, -0.3, -0.3, -0.3]),
     pose_max=np.array([0.1, 0.1, 1.0, 0.3, 0.3, 0.3]),
     following_error_m=0.01,
-    stale_after_s=0.045,
+    late_after_s=0.045,
+    stale_after_s=0.125,
 )
 REST = np.zeros(N)
 HELD = Command(1, AxisMode.FOLLOW, np.full(N, 0.95), REST, REST)
@@ -136,7 +137,9 @@ def test_link_and_age() -> None:
     assert judge_sample(replace(GOOD, link=Link.DOWN), LIMITS) is Fault.LINK_LOST
     assert judge_sample(replace(GOOD, link=Link.LATE), LIMITS) is Fault.NONE
     assert judge_sample(replace(GOOD, age_s=0.045), LIMITS) is Fault.NONE
-    for age_s in (0.0451, math.inf, math.nan):
+    for age_s in (0.0451, 0.125):
+        assert judge_sample(replace(GOOD, age_s=age_s), LIMITS) is Fault.STATUS_LATE
+    for age_s in (0.1251, math.inf, math.nan):
         assert judge_sample(replace(GOOD, age_s=age_s), LIMITS) is Fault.STATUS_STALE
 
 
