@@ -65,28 +65,30 @@ def main() -> None:
         pack(row, sample, NOTHING, output, Timing(0.0, 0.0, 0.0, 0, 0))
 
     one = (model, x[0], xd[0], xdd[0], wrench[0], f[0], f_cell[0])
-    rnea = microseconds(lambda: oracle.rnea_only(tree, position, velocity, acceleration), 2000)
-    closed = microseconds(
-        lambda: oracle.inverse_dynamics(tree, x[0], xd[0], xdd[0], wrench[0]), 10
-    )  # fmt: skip
-    lines = [
-        ("Pinocchio rnea, spanning tree, one call", rnea),
-        ("Pinocchio rnea with closure solved (oracle, Python)", closed),
-        ("leg_lengths, one call", microseconds(lambda: kinematics.leg_lengths(model, x[0], q[0]), 5000)),
-        ("jacobian, one call", microseconds(lambda: kinematics.jacobian(model, x[0], J), 5000)),
-        ("forward, warm start 2 mm off, one call", microseconds(lambda: kinematics.forward(model, q[1], near, found), 3000)),
-        ("leg_rates, batch, a state", microseconds(
-            lambda: kinematics.leg_rates_batch(model, x, xd, xdd, q, qd, qdd), 5, states)),
-        ("inverse_dynamics, one call", microseconds(lambda: dynamics.inverse_dynamics(*one), 5000)),
-        ("inverse_dynamics, batch, a state", microseconds(
-            lambda: dynamics.inverse_dynamics_batch(model, x, xd, xdd, wrench, f, f_cell), 5, states)),
-        ("condition, one call", microseconds(lambda: kinematics.condition(model, x[0]), 500)),
-        ("cycle() and packing its row", microseconds(whole_cycle, 300)),
-    ]  # fmt: skip
+    peer = "Pinocchio rnea, spanning tree, one call"
+    calls: dict[str, tuple[Callable[[], object], int, int]] = {  # what, how often a round, states it treats
+        peer: (lambda: oracle.rnea_only(tree, position, velocity, acceleration), 2000, 1),
+        "Pinocchio rnea with closure solved (oracle, Python)": (
+            lambda: oracle.inverse_dynamics(tree, x[0], xd[0], xdd[0], wrench[0]), 10, 1,
+        ),
+        "leg_lengths, one call": (lambda: kinematics.leg_lengths(model, x[0], q[0]), 5000, 1),
+        "jacobian, one call": (lambda: kinematics.jacobian(model, x[0], J), 5000, 1),
+        "forward, from 2 mm off, one call": (lambda: kinematics.forward(model, q[1], near, found), 3000, 1),
+        "leg_rates, batch, a state": (
+            lambda: kinematics.leg_rates_batch(model, x, xd, xdd, q, qd, qdd), 5, states,
+        ),
+        "inverse_dynamics, one call": (lambda: dynamics.inverse_dynamics(*one), 5000, 1),
+        "inverse_dynamics, batch, a state": (
+            lambda: dynamics.inverse_dynamics_batch(model, x, xd, xdd, wrench, f, f_cell), 5, states,
+        ),
+        "condition, one call": (lambda: kinematics.condition(model, x[0]), 500, 1),
+        "cycle() and packing its row": (whole_cycle, 300, 1),
+    }  # fmt: skip
+    figures = {name: microseconds(*call) for name, call in calls.items()}
     print(f"{'6-UPRU, median of ' + str(ROUNDS) + ' rounds':<54} {'µs':>8}  {'/ rnea':>8}")
-    for name, value in lines:
-        print(f"{name:<54} {value:8.2f}  {value / rnea:8.3f}")
-    print(f"cycle() takes {100 * lines[-1][1] / 10_000:.2f} % of a 10 ms tick")
+    for name, value in figures.items():
+        print(f"{name:<54} {value:8.2f}  {value / figures[peer]:8.3f}")
+    print(f"cycle() takes {figures['cycle() and packing its row'] / 100:.2f} % of a 10 ms tick")
 
 
 if __name__ == "__main__":

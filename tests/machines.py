@@ -30,7 +30,7 @@ class Bench:
     setup: Setup = field(default_factory=simulation_setup)
     lengths_m: np.ndarray = field(init=False)
     enabled: bool = False
-    broken: Callable[[Sample], Sample] = staticmethod(lambda sample: sample)  # what a fault makes of a sample
+    broken: Callable[[Sample], Sample] = lambda sample: sample  # what a fault makes of a sample
     tick: int = 0
     outputs: list[Output] = field(default_factory=list)
 

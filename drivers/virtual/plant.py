@@ -21,16 +21,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from controller import schema
 
-mujoco: Any = untyped    # its bindings come without type stubs
+mujoco: Any = untyped  # its bindings come without type stubs
 MjModel: TypeAlias = Any
 MjSpec: TypeAlias = Any
 MjBody: TypeAlias = Any
 Array = NDArray[np.float64]
 
-SECOND_POINT_M = 0.1     # from b_i down the leg axis to the second common point; the length of a link like L1
-HARD = (0.9999, 0.9999, 0.001, 0.5, 2.0)     # solimp: the hardest constraint MuJoCo admits, at every violation
-BRAKE_LOCKS_M_S = 1e-4   # below this rate a slipping brake has caught
-SETTLE_S = 0.1           # at the start the closure takes up the weight: far longer than its few steps
+SECOND_POINT_M = 0.1  # from b_i down the leg axis to the second common point; the length of a link like L1
+HARD = (0.9999, 0.9999, 0.001, 0.5, 2.0)  # solimp: the hardest constraint MuJoCo admits, at every violation
+BRAKE_LOCKS_M_S = 1e-4  # below this rate a slipping brake has caught
+SETTLE_S = 0.1  # at the start the closure takes up the weight: far longer than its few steps
 
 
 def deviate(machine: schema.Machine, cell: schema.VirtualCell) -> schema.Machine:
@@ -306,8 +306,8 @@ class Plant:
         model, at_rest = self.model, mujoco.MjData(self.model)
         at_rest.qpos[:] = self._qpos
         mujoco.mj_forward(model, at_rest)
-        closure: Array = at_rest.efc_J.reshape(-1, model.nv)[: at_rest.ne]     # a fresh MjData has its brakes off
-        gravity: Array = at_rest.qfrc_bias      # generalised forces, N and Nm
+        closure: Array = at_rest.efc_J.reshape(-1, model.nv)[: at_rest.ne]  # a fresh MjData has its brakes off
+        gravity: Array = at_rest.qfrc_bias  # generalised forces, N and Nm
         axes = np.zeros((len(self._slide_v), model.nv))
         axes[np.arange(len(axes)), self._slide_v] = 1.0
         borne = np.linalg.lstsq(np.vstack((axes, closure)).T, gravity, rcond=1e-10)[0]

@@ -18,7 +18,7 @@ from tests.machines import MACHINES, SIMULATION
 
 DATA = Path(__file__).parents[1] / "data" / "reference"
 WRENCH = ("fx_n", "fy_n", "fz_n", "mx_nm", "my_nm", "mz_nm")
-EXACT = schema.VirtualCell()     # no deviation, no friction, no noise, no delay
+EXACT = schema.VirtualCell()  # no deviation, no friction, no noise, no delay
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +97,14 @@ def test_forces_cells_and_poses_along_the_reference_trajectory(machine: schema.M
             row = rows[k]
             errors.append((force - force_n[row], plant.cell_n - cell_n[row], before[0] - pose[row], before[1]))
     force_error, cell_error, pose_error, closure_error = (np.array(column) for column in zip(*errors, strict=True))
-    assert rms(force_error) < 0.003     # of some 180 N
+    assert rms(force_error) < 0.003  # of some 180 N
     assert rms(cell_error) < 0.003
     assert np.abs(pose_error).max() < 1e-6
     assert closure_error.max() < 5e-7
 
 
 def test_work_of_the_axes_becomes_energy(machine: schema.Machine) -> None:
-    plant = Plant(machine, EXACT, step_s=0.0001)    # energy is first order in the step
+    plant = Plant(machine, EXACT, step_s=0.0001)  # energy is first order in the step
     force = plant.balance() + np.array([30.0, -20.0, 45.0, 10.0, -35.0, 15.0])
 
     def energy_j() -> float:
@@ -195,7 +195,7 @@ def test_brakes_stop_the_axes_and_hold_them(machine: schema.Machine, cell: schem
     assert (stopped - released < 0.02).all()
     for _ in range(8000):
         plant.step(None)
-    np.testing.assert_allclose(plant.position_m, stopped, atol=1e-9)    # so less than 1 um in an hour
+    np.testing.assert_allclose(plant.position_m, stopped, atol=1e-9)  # so less than 1 um in an hour
     assert np.abs(plant.velocity_m_s).max() < 1e-9
 
 

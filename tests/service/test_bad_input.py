@@ -104,9 +104,8 @@ def test_mistake_in_a_machine_file(write: Write, mistake: str, command: str) -> 
 
 def test_singular_geometry_is_named(write: Write) -> None:
     """Every platform joint straight above its base joint: the legs are parallel, the platform is free to shift."""
-    text = re.sub(
-        r"base_joint_m = (.*)\nplatform_joint_m = .*\n", lambda m: f"base_joint_m = {m[1]}\nplatform_joint_m = {m[1]}\n", MACHINE
-    )  # fmt: skip
+    joints = re.compile(r"base_joint_m = (.*)\nplatform_joint_m = .*\n")
+    text = joints.sub(r"base_joint_m = \1\nplatform_joint_m = \1\n", MACHINE)
     refused(pkm("check", write(text)), 2, "condition number", "singular")
 
 
