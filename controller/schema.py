@@ -93,18 +93,16 @@ class LegLimits(Table, frozen=True):
 
 
 class ScrewDrive(Table, frozen=True, kw_only=True):
-    """A rotary motor on a screw: motor turns = gear_ratio * screw turns; rotor inertia at the motor shaft."""
+    """A rotary motor on a screw: motor turns = gear_ratio * screw turns; rotor inertia at the motor shaft.
+
+    Friction of screw and guide as seen along the leg, opposing its rate.
+    """
 
     lead_m: Positive
     gear_ratio: Positive = 1.0
     rotor_inertia_kg_m2: NonNegative
     rated_torque_nm: Positive
     peak_torque_nm: Positive
-
-
-class Friction(Table, frozen=True):
-    """Friction of the sliding joint, opposing its rate."""
-
     coulomb_n: NonNegative = 0.0
     viscous_n_s_m: NonNegative = 0.0
 
@@ -122,7 +120,6 @@ class Legs(Table, frozen=True):
     kind: Literal["UPRU"]
     limits: LegLimits
     drive: ScrewDrive
-    friction: Friction = Friction()
     cell: Cell | None = None
     links: dict[str, Link] = {}
 
@@ -140,7 +137,6 @@ class Leg(Table, frozen=True):
     platform_axis: Vector
     limits: LegLimits | None = None
     drive: ScrewDrive | None = None
-    friction: Friction | None = None
     cell: Cell | None = None
     links: dict[str, Link] | None = None
 

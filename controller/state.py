@@ -7,7 +7,7 @@ import numpy as np
 
 from controller import schema
 from controller.mechanism import kinematics
-from controller.mechanism.friction import Drives, build_drives
+from controller.mechanism.drive import Drives, build_drives
 from controller.mechanism.model import Mechanism, build, home_pose
 from controller.motion.trajectory import ZERO, Hold, MotionLimits, Plan, build_motion_limits
 from controller.records import Array, AxisMode, Command, Fault, Mode, Reference

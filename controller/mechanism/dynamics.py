@@ -4,7 +4,7 @@ x, xd, xdd   platform coordinates and their derivatives              (6,)   m, r
 wrench       external force and moment on the platform about o       (6,)   N, N m, base axes
 f            actuator forces, > 0 extends the leg                    (n,)   N
 f_cell       load-cell forces, > 0 compression                       (n,)   N
-Source: Ni et al. eq. (20)-(37); the friction of the sliding joint is not in f (controller.mechanism.friction).
+Source: Ni et al. eq. (20)-(37); what the drive adds is not in f (controller.mechanism.drive).
 """
 
 import math

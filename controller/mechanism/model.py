@@ -52,7 +52,6 @@ def effective_leg(machine: schema.Machine, index: int) -> schema.Legs:
         kind=shared.kind,
         limits=own.limits or shared.limits,
         drive=own.drive or shared.drive,
-        friction=own.friction or shared.friction,
         cell=own.cell or shared.cell,
         links=shared.links | (own.links or {}),
     )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from controller.mechanism import dynamics, kinematics
-from controller.mechanism.friction import Drives, axis_force
+from controller.mechanism.drive import Drives, axis_force
 from controller.mechanism.model import Mechanism
 from controller.records import Array, Reference
 

@@ -9,7 +9,7 @@ import numpy as np
 from controller import schema
 from controller.errors import ConfigurationError, DeviceError
 from controller.mechanism import kinematics
-from controller.mechanism.friction import build_drives
+from controller.mechanism.drive import build_drives
 from controller.mechanism.model import build, home_pose
 from controller.motion.feedforward import leg_demand
 from controller.motion.trajectory import ZERO

@@ -54,7 +54,12 @@ def deviate(machine: schema.Machine, cell: schema.VirtualCell) -> schema.Machine
         }
 
     def drive(given: schema.ScrewDrive) -> schema.ScrewDrive:
-        return replace(given, rotor_inertia_kg_m2=given.rotor_inertia_kg_m2 * cell.rotor_inertia_scale)
+        return replace(
+            given,
+            rotor_inertia_kg_m2=given.rotor_inertia_kg_m2 * cell.rotor_inertia_scale,
+            coulomb_n=cell.coulomb_n,
+            viscous_n_s_m=cell.viscous_n_s_m,
+        )
 
     platform = machine.platform
     return replace(
@@ -69,7 +74,6 @@ def deviate(machine: schema.Machine, cell: schema.VirtualCell) -> schema.Machine
             machine.legs,
             links=links(machine.legs.links),
             drive=drive(machine.legs.drive),
-            friction=schema.Friction(cell.coulomb_n, cell.viscous_n_s_m),
         ),
         leg=[
             replace(
@@ -78,7 +82,6 @@ def deviate(machine: schema.Machine, cell: schema.VirtualCell) -> schema.Machine
                 platform_joint_m=_vector(np.add(leg.platform_joint_m, platform_error_m)),
                 links=None if leg.links is None else links(leg.links),
                 drive=None if leg.drive is None else drive(leg.drive),
-                friction=None,
             )
             for leg, (base_error_m, platform_error_m) in zip(machine.leg, error_m, strict=True)
         ],
@@ -122,7 +125,7 @@ def mujoco_model(machine: schema.Machine, step_s: float) -> MjModel:
 
 def _add_leg(spec: MjSpec, machine: schema.Machine, number: int) -> None:
     legs, leg, step_s = machine.legs, machine.leg[number - 1], spec.option.timestep
-    drive, friction = leg.drive or legs.drive, leg.friction or legs.friction
+    drive = leg.drive or legs.drive
     cell = leg.cell or legs.cell
     links = legs.links | (leg.links or {})
     rod = {name: link for name, link in links.items() if link.group == "rod"}
@@ -144,8 +147,8 @@ def _add_leg(spec: MjSpec, machine: schema.Machine, number: int) -> None:
     _set_inertia(slider, below.values())
     slide = slider.add_joint(name=f"slide {number}", type=mujoco.mjtJoint.mjJNT_SLIDE, axis=(0.0, 0.0, 1.0))
     slide.armature = drive.rotor_inertia_kg_m2 * _motor_rad_per_m(drive) ** 2
-    slide.damping[0] = friction.viscous_n_s_m
-    slide.frictionloss = friction.coulomb_n
+    slide.damping[0] = drive.viscous_n_s_m
+    slide.frictionloss = drive.coulomb_n
     slide.solref_friction, slide.solimp_friction = _deadbeat(step_s), HARD
     motor = spec.add_actuator(name=f"force {number}", target=f"slide {number}")
     motor.trntype = mujoco.mjtTrn.mjTRN_JOINT

@@ -163,7 +163,9 @@ def test_deviations_are_reproducible_and_physical(machine: schema.Machine, cell:
     true = deviate(machine, cell)
     assert true == deviate(machine, cell)
     assert true != deviate(machine, replace(cell, seed=cell.seed + 1))
-    assert deviate(machine, EXACT) == replace(machine, legs=replace(machine.legs, friction=schema.Friction()))
+    assert deviate(machine, EXACT) == replace(
+        machine, legs=replace(machine.legs, drive=replace(machine.legs.drive, coulomb_n=0.0, viscous_n_s_m=0.0))
+    )
 
     off_m = np.array([leg.base_joint_m + leg.platform_joint_m for leg in true.leg]) - np.array(
         [leg.base_joint_m + leg.platform_joint_m for leg in machine.leg]
@@ -173,7 +175,7 @@ def test_deviations_are_reproducible_and_physical(machine: schema.Machine, cell:
     np.testing.assert_allclose(np.subtract(true.platform.com_m, machine.platform.com_m), cell.com_offset_m)
     assert true.legs.links["L3"].mass_kg == pytest.approx(1.06 * machine.legs.links["L3"].mass_kg)
     assert true.legs.drive.rotor_inertia_kg_m2 == pytest.approx(1.08 * machine.legs.drive.rotor_inertia_kg_m2)
-    assert true.legs.friction == schema.Friction(cell.coulomb_n, cell.viscous_n_s_m)
+    assert (true.legs.drive.coulomb_n, true.legs.drive.viscous_n_s_m) == (cell.coulomb_n, cell.viscous_n_s_m)
     for link in (true.platform, *true.legs.links.values()):
         a, b, c = np.linalg.eigvalsh(link.inertia_kg_m2)
         assert a > 0.0

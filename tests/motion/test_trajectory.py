@@ -79,7 +79,7 @@ def test_a_new_target_while_moving_makes_no_step() -> None:
     begin = trajectory.at(second, t)
     for found, right in zip(
         (begin.pose, begin.rate, begin.acceleration), (now.pose, now.rate, now.acceleration), strict=True
-    ):  # noqa: E501
+    ):
         np.testing.assert_allclose(found, right, rtol=0, atol=1e-9)
 
 

@@ -1,4 +1,4 @@
-"""What the drive adds to the rigid model: rotor inertia and friction of the sliding joint."""
+"""What the drive adds to the rigid model: rotor inertia and friction of screw and guide."""
 
 import math
 from typing import NamedTuple
@@ -21,13 +21,13 @@ class Drives(NamedTuple):
 
 
 def build_drives(machine: schema.Machine) -> Drives:
-    """Arrays of the machine file's [legs.drive] and [legs.friction]."""
+    """Arrays of the machine file's [legs.drive]."""
     legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
     turns = [2.0 * math.pi * leg.drive.gear_ratio / leg.drive.lead_m for leg in legs]
     return Drives(
         rotor_mass_kg=np.array([leg.drive.rotor_inertia_kg_m2 * t * t for leg, t in zip(legs, turns, strict=True)]),
-        coulomb_n=np.array([leg.friction.coulomb_n for leg in legs]),
-        viscous_n_s_m=np.array([leg.friction.viscous_n_s_m for leg in legs]),
+        coulomb_n=np.array([leg.drive.coulomb_n for leg in legs]),
+        viscous_n_s_m=np.array([leg.drive.viscous_n_s_m for leg in legs]),
     )
 
 
