@@ -30,7 +30,7 @@ from controller.safety.supervisor import Condition, admit, next_mode
 from controller.state import Health, Setup, State
 
 FROZEN_AFTER = 4  # ticks with fresh answers whose task counter stands still
-LATE, TRIP_LEVEL = 2, 10  # leaky bucket: +2 a skipped tick, -1 a good one
+LATE, TRIP_LEVEL = 2, 10  # leaky bucket: +2 a skipped tick, -1 a tick in time: five skipped in a row trip it
 HIGHEST_HZ = 5.0
 PATH_SAMPLES = 60
 PLAN_TRIES = 4
@@ -90,7 +90,7 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
     faults |= found | (state.faults if mode is Mode.FAULT else Fault.NONE)
 
     both_follow = command.axis_mode is AxisMode.FOLLOW and state.command.axis_mode is AxisMode.FOLLOW
-    step_m_s = (command.position_m - state.command.position_m) / elapsed_s if both_follow else np.zeros_like(x_guess)
+    step_m_s = both_follow * (command.position_m - state.command.position_m) / elapsed_s
     following_error_m = sample.setpoint_m - sample.length_m
     return (
         State(mode, plan, reference, x_guess, command, step_m_s, sample.tick, health, latched, off_wanted, faults),
@@ -120,7 +120,7 @@ def judge_health(setup: Setup, state: State, sample: Sample) -> tuple[Health, Fa
     if sample.drives_fault or (state.latched and not sample.drives_enabled):
         faults |= Fault.DRIVE
 
-    late_bucket = min(max(last.late_bucket + LATE * (ticks - 1) - 1, 0), TRIP_LEVEL)
+    late_bucket = min(max(last.late_bucket + (LATE * (ticks - 1) or -1), 0), TRIP_LEVEL)
     if late_bucket >= TRIP_LEVEL:
         faults |= Fault.OVERRUN
     return Health(sample.plc_cycle, frozen_ticks, late_bucket, enabling_s), faults
@@ -134,7 +134,7 @@ def take(
         return Verdict.NONE, Condition.NONE, state.plan
     lag_m = np.abs(sample.setpoint_m - sample.length_m).max()
     may_move = state.latched and (state.mode is Mode.ACTIVE or bool(lag_m <= setup.control.start_tolerance_m))
-    verdict = admit(state.mode, request.kind, bool(faults & TRIPPING), sample.link is Link.UP, may_move)
+    verdict = admit(state.mode, request.kind, effect_of(faults), sample.link is Link.UP, may_move)
     plan, wanted = state.plan, Condition.NONE
     if verdict is Verdict.ACCEPTED:
         match request.kind:

@@ -7,7 +7,6 @@ else; what grew too old meanwhile is dropped, counted, and the count is publishe
 import asyncio
 import contextlib
 import logging
-import math
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -54,9 +53,9 @@ def live_columns(columns: Sequence[str], legs: int) -> list[int]:
     return chosen
 
 
-def short(value: float) -> float | None:
-    """Seven significant digits, None where not finite."""
-    return float(f"{value:.7g}") if math.isfinite(value) else None
+def short(value: float) -> float:
+    """Seven significant digits."""
+    return float(f"{value:.7g}")
 
 
 class Publisher:
@@ -144,6 +143,7 @@ class Publisher:
         retain: bool = False,
         timeout_s: float = 2.0,
     ) -> None:
+        # msgspec makes null of what is not finite
         await client.publish(self._topic(name), msgspec.json.encode(value), qos, retain, timeout=timeout_s)
         self._answered |= qos > 0
         await asyncio.sleep(0)  # a publish that succeeds at once does not give way by itself
@@ -205,7 +205,7 @@ class Publisher:
     def _time(self, row: Array) -> float:
         return round(unix_s(self._ring.meta["started_unix_s"], float(row[self._t_column])), 6)
 
-    def _newest(self) -> dict[str, float | None]:
+    def _newest(self) -> dict[str, float]:
         first, rows = self._ring.read(self._ring.written - 1, 1)
         row = rows[-1]
         values = {self._columns[k]: short(float(row[k])) for k in self._live}

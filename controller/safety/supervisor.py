@@ -3,6 +3,7 @@
 from enum import IntFlag
 
 from controller.records import Mode, RequestKind, Verdict
+from controller.safety.faults import Effect
 
 
 class Condition(IntFlag):
@@ -30,6 +31,7 @@ TRANSITIONS: dict[Mode, tuple[tuple[Condition, Mode], ...]] = {
         (C.STOP, Mode.STOPPING),
         (C.OFF_WANTED, Mode.STOPPING),
         (C.STOP_WANTED, Mode.STOPPING),
+        (C.MOTION_WANTED, Mode.ACTIVE),  # before DONE: a new plan may arrive in the tick in which the old one ends
         (C.DONE, Mode.READY),
     ),
     Mode.STOPPING: (
@@ -49,6 +51,18 @@ def next_mode(mode: Mode, conditions: Condition) -> Mode:
     return mode
 
 
+REASONS: dict[Verdict, str] = {
+    Verdict.NONE: "not looked at",
+    Verdict.ACCEPTED: "accepted",
+    Verdict.WRONG_MODE: "not possible in the present mode",
+    Verdict.NOT_READY: "the drives are not on yet, or the legs are not at their set-points",
+    Verdict.UNREACHABLE: "the target or the way to it is outside the limits",
+    Verdict.NOT_FINITE: "one of its numbers is not finite",
+    Verdict.FAULT_STANDS: "the cause of a fault is still there",
+    Verdict.NO_LINK: "no valid measurement from the PLC",
+    Verdict.OUT_OF_RANGE: "one of its numbers makes no sense",
+}
+
 MODES_FOR: dict[RequestKind, frozenset[Mode]] = {
     RequestKind.READY: frozenset({Mode.OFF}),
     RequestKind.MOVE: frozenset({Mode.READY, Mode.ACTIVE}),
@@ -59,14 +73,17 @@ MODES_FOR: dict[RequestKind, frozenset[Mode]] = {
 }
 
 
-def admit(mode: Mode, kind: RequestKind, tripping: bool, link_up: bool, may_move: bool) -> Verdict:
-    """Whether a request fits the present mode; its numbers are judged elsewhere."""
+def admit(mode: Mode, kind: RequestKind, effect: Effect | None, link_up: bool, may_move: bool) -> Verdict:
+    """Whether a request fits the present mode and the effect of the faults that stand; not whether its numbers do."""
     if mode not in MODES_FOR[kind]:
         return Verdict.WRONG_MODE
     if kind is RequestKind.READY and not link_up:
         return Verdict.NO_LINK
-    if kind in (RequestKind.READY, RequestKind.ACKNOWLEDGE) and tripping:
+    if kind in (RequestKind.READY, RequestKind.ACKNOWLEDGE) and effect is Effect.TRIP:
         return Verdict.FAULT_STANDS
-    if kind in (RequestKind.MOVE, RequestKind.SINE) and not may_move:
-        return Verdict.NOT_READY
+    if kind in (RequestKind.MOVE, RequestKind.SINE):
+        if effect is not None:
+            return Verdict.FAULT_STANDS
+        if not may_move:
+            return Verdict.NOT_READY
     return Verdict.ACCEPTED

@@ -20,11 +20,12 @@ from controller.errors import ConfigurationError, DeviceError, RunError
 from controller.records import Fault, Mode, Output, Request, RequestKind, Timing, Verdict, channels
 from controller.ring import RingWriter
 from controller.safety.faults import describe
+from controller.safety.supervisor import REASONS
 from controller.service import clock, loop, realtime
 from controller.service.checks import require_sound
 from controller.service.children import Child, how_it_ended
 from controller.service.demo import Operator, demonstrate
-from controller.service.mailbox import NOTHING, TEXTS, Mailbox
+from controller.service.mailbox import NOTHING, Mailbox
 from controller.service.settings import SiteFiles
 from controller.service.statistics import Histogram, RootMeanSquare
 from controller.state import Setup, prepare
@@ -81,7 +82,7 @@ def run(files: SiteFiles, site_path: Path, demo: bool, duration_s: float) -> dic
             for obtained in realtime.apply(site.realtime):
                 level = logging.INFO if obtained.granted else logging.WARNING
                 log.log(level, "%s: %s (%s)", obtained.wish, "yes" if obtained.granted else "NO", obtained.detail)
-                if site.realtime.required and not obtained.granted:
+                if site.realtime.required and obtained.asked and not obtained.granted:
                     raise DeviceError(f"{obtained.wish} was not granted ({obtained.detail}), the site requires it")
             conductor.mailbox = mailbox
             asyncio.run(_control(setup, driver, ring, conductor, started_s))
@@ -107,6 +108,7 @@ class Conductor:
     def __init__(self, setup: Setup, demo: bool, last_tick: float) -> None:
         self.children: dict[str, Child] = {}
         self.failure = ""
+        self._demo = demo
         self._operator: Operator | None = demonstrate(setup) if demo else None
         if self._operator:
             next(self._operator)
@@ -130,14 +132,15 @@ class Conductor:
 
     def next_request(self) -> Request:
         """What is asked for in this tick."""
-        self._asked = NOTHING
+        self._asked = self.mailbox.poll()
+        if self._asked.kind and self._operator:
+            log.warning("an operator took over: the demo ends")
+            self._operator = None
         if self._ending or self._ticks >= self._last_tick - WIND_DOWN_TICKS:
             self._ending_ticks += 1
             if self._output and self._output.mode in (Mode.READY, Mode.ACTIVE):
                 self._asked = Request(RequestKind.OFF, 0, NOTHING.pose)
-        elif self._operator is None:
-            self._asked = self.mailbox.poll()
-        elif self._output and self._output.mode is not Mode.FAULT:
+        elif self._operator and self._output and self._output.mode is not Mode.FAULT:
             try:
                 self._asked = self._operator.send(self._output)
             except RunError as refusal:
@@ -156,7 +159,7 @@ class Conductor:
             self._following.add(output.following_error_m)
         self.mailbox.answer(output)
         if self._asked.kind and output.verdict is not Verdict.NOT_READY:
-            log.info("request %s: %s", self._asked.kind.name, TEXTS[output.verdict])
+            log.info("request %s: %s", self._asked.kind.name, REASONS[output.verdict])
         if last is None or output.mode is not last.mode:
             self._announce(last, output)
         if self._ticks % STATUS_EVERY_TICKS == 0:
@@ -182,7 +185,7 @@ class Conductor:
         if output.mode is Mode.FAULT:
             self._fault_ticks += 1
             cell = self.children.get("plant")
-            hopeless = self._operator is not None or (cell is not None and cell.ended() is not None)
+            hopeless = self._demo or (cell is not None and cell.ended() is not None)
             if over or (hopeless and self._fault_ticks >= FAULT_TICKS):
                 self.failure = f"the run ended in a fault: {describe(output.faults)}"
                 return False
@@ -243,7 +246,7 @@ def _children(
         try:
             outcome.update(json.loads(printed))
         except ValueError:
-            log.error("the gateway ended without a report: the recording may need `pkm runs recover`")
+            log.error("the gateway ended without a report: the recording may be unfinished")
         for name in ("plant", "broker"):
             if name in children:
                 children[name].finish(5.0, ask=True)

@@ -7,7 +7,8 @@ import numpy as np
 
 from controller.errors import RunError
 from controller.records import Array, Mode, Output, Request, RequestKind, Verdict
-from controller.service.mailbox import NOTHING, TEXTS
+from controller.safety.supervisor import REASONS
+from controller.service.mailbox import NOTHING
 from controller.state import Setup
 
 REACH = 0.35  # of the way from home to the pose limits; less where the legs do not allow it
@@ -63,4 +64,4 @@ def demonstrate(setup: Setup) -> Operator:
 
 def _expect(verdict: Verdict, what: str) -> None:
     if verdict is not Verdict.ACCEPTED:
-        raise RunError(f"demo: {what} was refused: {TEXTS[verdict]}")
+        raise RunError(f"demo: {what} was refused: {REASONS[verdict]}")

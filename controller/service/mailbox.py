@@ -4,7 +4,6 @@ A datagram is JSON: {"id": 1, "kind": "move", "pose": {...}, "speed_share": 0.5}
 own socket once a tick has judged it. At most one request is taken a tick; the socket's queue holds the rest.
 """
 
-import itertools
 import os
 import socket
 import tempfile
@@ -17,25 +16,14 @@ import numpy as np
 
 from controller.errors import ConfigurationError, DeviceError
 from controller.records import POSE, Output, Request, RequestKind, Verdict
+from controller.safety.supervisor import REASONS
 
 MOST_BYTES = 4096
 NOTHING = Request(RequestKind.NONE, 0, np.zeros(6))
 
-TEXTS = {
-    Verdict.NONE: "not looked at",
-    Verdict.ACCEPTED: "accepted",
-    Verdict.WRONG_MODE: "not possible in this mode",
-    Verdict.NOT_READY: "the drives are not on yet, or the legs are not at their set-points",
-    Verdict.UNREACHABLE: "the target or the way to it is outside the limits",
-    Verdict.NOT_FINITE: "a number is not finite",
-    Verdict.FAULT_STANDS: "the cause of a fault is still there",
-    Verdict.NO_LINK: "no link to the PLC",
-    Verdict.OUT_OF_RANGE: "a number is out of range",
-}
-
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """A request as it comes over the socket. Pose coordinates that are left out are 0."""
+    """A request as it comes over the socket; `pose` is a target (all six) or amplitudes (those left out are 0)."""
 
     id: Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
     kind: str
@@ -60,6 +48,8 @@ def request_of(message: Message) -> Request:
         raise ValueError(f"kind: found {message.kind!r}, expected one of {[k.name.lower() for k in RequestKind if k]}")
     if unknown := set(message.pose) - set(POSE):
         raise ValueError(f"pose: unknown coordinate {min(unknown)!r}, expected {', '.join(POSE)}")
+    if kind == "MOVE" and (missing := [name for name in POSE if name not in message.pose]):
+        raise ValueError(f"pose: {', '.join(missing)} missing, a move needs all six coordinates")
     pose = np.array([message.pose.get(name, 0.0) for name in POSE])
     return Request(RequestKind[kind], message.id, pose, message.speed_share, message.frequency_hz)
 
@@ -103,7 +93,7 @@ class Mailbox:
     def answer(self, output: Output) -> None:
         """Tell the sender of the request that this tick judged."""
         if self._sender is not None and output.verdict is not Verdict.NONE:
-            reply = Answer(output.request_id, output.verdict.name, output.mode.name, TEXTS[output.verdict])
+            reply = Answer(output.request_id, output.verdict.name, output.mode.name, REASONS[output.verdict])
             self._send(reply, self._sender)
             self._sender = None
 
@@ -116,9 +106,6 @@ class Mailbox:
         if sender:
             with suppress(OSError):  # the sender did not wait
                 self._socket.sendto(msgspec.json.encode(reply), sender)
-
-
-_ids = itertools.count(1)
 
 
 def send(path: Path, message: Message, timeout_s: float = 1.0) -> Answer:

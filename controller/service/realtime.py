@@ -16,6 +16,7 @@ class Obtained(NamedTuple):
     """One wish and what became of it."""
 
     wish: str
+    asked: bool  # the site file asks for it
     granted: bool
     detail: str
 
@@ -29,26 +30,26 @@ def priority_of_thread(priority: int) -> Obtained:
     """Ask for SCHED_FIFO for the calling thread; 0 asks for nothing."""
     wish = f"SCHED_FIFO priority {priority}"
     if priority == 0:
-        return Obtained("real-time priority", False, "not asked for (realtime.priority = 0)")
+        return Obtained("real-time priority", False, False, "not asked for (realtime.priority = 0)")
     try:
         # reset on fork: threads and children of this one must not starve the machine
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except OSError as error:
-        return Obtained(wish, False, f"{error.strerror}: needs CAP_SYS_NICE or an rtprio limit")
-    return Obtained(wish, True, "for the control thread alone")
+        return Obtained(wish, True, False, f"{error.strerror}: needs CAP_SYS_NICE or an rtprio limit")
+    return Obtained(wish, True, True, "for the control thread alone")
 
 
 def _memory(wanted: bool) -> Obtained:
     if not wanted:
-        return Obtained("locked memory", False, "not asked for (realtime.lock_memory = false)")
+        return Obtained("locked memory", False, False, "not asked for (realtime.lock_memory = false)")
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft != resource.RLIM_INFINITY and os.geteuid() != 0:
         # with a finite limit a later allocation, not this call, would fail
-        return Obtained("locked memory", False, f"limit of {soft} bytes: needs LimitMEMLOCK=infinity")
+        return Obtained("locked memory", True, False, f"limit of {soft} bytes: needs LimitMEMLOCK=infinity")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mlockall(MCL_CURRENT | MCL_FUTURE) != 0:
-        return Obtained("locked memory", False, os.strerror(ctypes.get_errno()))
-    return Obtained("locked memory", True, "mlockall, present and future pages")
+        return Obtained("locked memory", True, False, os.strerror(ctypes.get_errno()))
+    return Obtained("locked memory", True, True, "mlockall, present and future pages")
 
 
 def _collector() -> Obtained:
@@ -56,5 +57,8 @@ def _collector() -> Obtained:
     gc.freeze()
     sys.setswitchinterval(0.0005)  # a thread that holds the GIL hands it over sooner
     return Obtained(
-        "garbage collector", True, f"{gc.get_freeze_count()} objects frozen, collector off while the drives are on"
+        "garbage collector",
+        True,
+        True,
+        f"{gc.get_freeze_count()} objects frozen, collector off while the drives are on",
     )

@@ -140,6 +140,14 @@ def test_a_damaged_chunk_does_not_spoil_the_others(tmp_path: Path):
         assert recover(path).rows == 300 - missing
 
 
+def test_half_a_second_of_rows_is_handed_to_the_system(tmp_path: Path):
+    made, rows = Recorder(make_site(tmp_path), make_meta()), make_rows(50)
+    made.append(0, rows[:25])
+    made.append(25, rows[25:])
+    assert read(made.path)[2].tobytes() == rows.tobytes()
+    made.close()
+
+
 def test_kill_loses_no_more_than_what_was_not_flushed(tmp_path: Path):
     code = (
         "import sys; from pathlib import Path; from tests.gateway.bench import *\n"

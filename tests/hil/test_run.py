@@ -239,12 +239,14 @@ def test_operator_by_the_shell_and_an_orderly_end_by_ctrl_c(start: Any, tmp_path
     def ask(kind: str, **pose: float) -> str:
         return send(requests, Message(time.time_ns() // 1000, kind, pose)).verdict
 
-    assert ask("move", z_m=0.9) == "WRONG_MODE"
+    assert ask("move", z_m=0.9) == "REFUSED"  # a move needs all six coordinates
+    assert ask("sine", z_m=0.01) == "WRONG_MODE"
     assert ask("ready") == "ACCEPTED"
     system.said("following the host's set-points")
     time.sleep(0.3)
-    assert ask("move", x_m=9.0, z_m=0.9) == "UNREACHABLE"
-    assert ask("move", x_m=0.03, z_m=0.88, yaw_rad=0.2) == "ACCEPTED"
+    level = {"x_m": 0.03, "y_m": 0.0, "z_m": 0.88, "yaw_rad": 0.2, "pitch_rad": 0.0, "roll_rad": 0.0}
+    assert ask("move", **(level | {"x_m": 9.0})) == "UNREACHABLE"
+    assert ask("move", **level) == "ACCEPTED"
     system.said("READY → ACTIVE")
     system.process.send_signal(signal.SIGINT)
     assert system.ends() == 0, system.log.read_text()

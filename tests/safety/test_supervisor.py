@@ -62,18 +62,19 @@ def test_nothing_happens_without_a_condition() -> None:
 
 def test_admission_over_all_modes_kinds_and_flags() -> None:
     kinds = [kind for kind in RequestKind if kind]
-    for mode, kind, tripping, link, may_move in product(Mode, kinds, *[(False, True)] * 3):
-        verdict = admit(mode, kind, tripping, link, may_move)
+    for mode, kind, effect, link, may_move in product(Mode, kinds, (None, *Effect), *[(False, True)] * 2):
+        verdict = admit(mode, kind, effect, link, may_move)
         if kind is RequestKind.STOP:
             assert verdict is Verdict.ACCEPTED  # a stop is never refused
         if mode not in MODES_FOR[kind]:
             assert verdict is Verdict.WRONG_MODE
         if verdict is Verdict.ACCEPTED and kind in (RequestKind.MOVE, RequestKind.SINE):
             assert may_move
+            assert effect is None
             assert mode in (Mode.READY, Mode.ACTIVE)
         if verdict is Verdict.ACCEPTED and kind is RequestKind.READY:
             assert link
-            assert not tripping
+            assert effect is not Effect.TRIP
         if verdict is Verdict.ACCEPTED and kind is RequestKind.ACKNOWLEDGE:
             assert mode is Mode.FAULT
-            assert not tripping
+            assert effect is not Effect.TRIP

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.errors import DeviceError
-from controller.records import RequestKind
+from controller.records import POSE, RequestKind
 from controller.service import clock
 from controller.service.mailbox import NOTHING, Mailbox, Message, send
 from controller.service.statistics import Histogram, RootMeanSquare
@@ -56,7 +56,8 @@ def test_requests_are_answered_with_the_verdict_of_the_cycle(tmp_path: Path) -> 
     thread = threading.Thread(target=serve, args=(mailbox, Bench(), stop))
     thread.start()
     try:
-        assert send(tmp_path / "requests", Message(1, "move", {"z_m": 0.9})).verdict == "WRONG_MODE"
+        assert "x_m" in send(tmp_path / "requests", Message(1, "move", {"z_m": 0.9})).text
+        assert send(tmp_path / "requests", Message(1, "move", dict.fromkeys(POSE, 0.0))).verdict == "WRONG_MODE"
         assert send(tmp_path / "requests", Message(2, "ready")).mode == "READY"
         answer = send(tmp_path / "requests", Message(3, "dance"))
         assert (answer.verdict, "dance" in answer.text) == ("REFUSED", True)
@@ -94,10 +95,10 @@ def test_whatever_arrives_is_a_request_or_is_counted(data: bytes) -> None:
 def test_a_message_becomes_its_request(tmp_path: Path) -> None:
     mailbox = Mailbox(tmp_path / "requests")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        text = {"id": 9, "kind": "move", "pose": {"z_m": 0.9, "yaw_rad": -0.1}, "speed_share": 0.25}
+        text = {"id": 9, "kind": "sine", "pose": {"z_m": 0.9, "yaw_rad": -0.1}, "speed_share": 0.25}
         sender.sendto(json.dumps(text).encode(), str(tmp_path / "requests"))
     request = mailbox.poll()
-    assert (request.kind, request.id, request.speed_share) == (RequestKind.MOVE, 9, 0.25)
+    assert (request.kind, request.id, request.speed_share) == (RequestKind.SINE, 9, 0.25)
     np.testing.assert_array_equal(request.pose, [0.0, 0.0, 0.9, -0.1, 0.0, 0.0])
     assert mailbox.poll() is NOTHING
     mailbox.close()
