@@ -184,9 +184,9 @@ def _broker(options: Any) -> int:
     from controller.gateway.broker import command
     from controller.service.settings import load_site
 
-    mqtt = load_site(options.site).site.mqtt
+    site = load_site(options.site).site
     _follow(options.parent)
-    line = command(f"{mqtt.host}:{mqtt.port}")
+    line = command(site.mqtt.host, site.mqtt.port, Path(site.ring.path).parent)
     os.execv(line[0], line)  # noqa: S606  the broker takes this process's place, and with it the tie to its parent
 
 

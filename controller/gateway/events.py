@@ -9,6 +9,7 @@ import numpy as np
 
 from controller.records import POSE, Array, Fault, Limit, Link, Mode, RequestKind, Verdict
 from controller.safety.faults import FAULTS
+from controller.safety.supervisor import REASONS
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -44,17 +45,7 @@ LIMITS: dict[Limit, tuple[str, tuple[str, ...]]] = {
     Limit.ACCELERATION: ("acceleration of the legs", ("command_{i}_m_s",)),
     Limit.FORCE: ("force of the legs", ("command_{i}_n",)),
 }
-VERDICTS: dict[int, str] = {
-    Verdict.NONE: "got no verdict",
-    Verdict.ACCEPTED: "is accepted",
-    Verdict.WRONG_MODE: "is refused: not possible in the present mode",
-    Verdict.NOT_READY: "is refused: the drives are not switched on yet",
-    Verdict.UNREACHABLE: "is refused: the target or the path to it is outside the limits",
-    Verdict.NOT_FINITE: "is refused: one of its numbers is not finite",
-    Verdict.FAULT_STANDS: "is refused: the cause of the fault is still there",
-    Verdict.NO_LINK: "is refused: there is no valid measurement from the PLC",
-    Verdict.OUT_OF_RANGE: "is refused: one of its numbers makes no sense",
-}
+_REASONS = {verdict.name: reason for verdict, reason in REASONS.items()}
 # column, its bits, what each means, what it is called when it goes and when it comes
 _BIT_SETS = (
     (
@@ -127,7 +118,8 @@ def events(
             add(what, name, f"{kind.__name__} {name} {verb} ({meaning})", channels)
     if _whole(now["answer_id"]):
         request, verdict = code_name(RequestKind, now["request_kind"]), code_name(Verdict, now["verdict"])
-        answer = VERDICTS.get(_whole(now["verdict"]), f"got verdict {verdict}")
+        reason = _REASONS.get(verdict, "its meaning is not known here")
+        answer = "is accepted" if verdict == Verdict.ACCEPTED.name else f"is refused ({reason})"
         text = f"request {_whole(now['answer_id'])} ({request}) {answer}"
         add("request", verdict, text, ("answer_id", "request_kind", "verdict"))
     if before and now["skipped"] > before["skipped"]:

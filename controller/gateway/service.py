@@ -41,17 +41,14 @@ def _recorded(site: Site, ring: RingReader) -> bool:
     return holds is not None and holds.finished and holds.next_index >= ring.written
 
 
-async def _wait_for_ring(site: Site, path: Path, session: str | None, interrupted: asyncio.Event) -> RingReader | None:
-    """The ring of `session`, or the first one that lives or is not yet recorded; None when interrupted."""
+async def _wait_for_ring(site: Site, path: Path, interrupted: asyncio.Event) -> RingReader | None:
+    """The first ring that lives or is not yet recorded; None when interrupted."""
     done: str | None = None  # the session of the last run, whose ring is still there
     while not interrupted.is_set():
         with contextlib.suppress(FileNotFoundError, ValueError):
             ring = RingReader(path)
             found = ring.meta["session"]
-            if session is not None:
-                if found == session:
-                    return ring
-            elif found != done:
+            if found != done:
                 if (not ring.closed and _alive(ring.writer_pid)) or not await asyncio.to_thread(_recorded, site, ring):
                     return ring
                 done = found
@@ -85,10 +82,10 @@ def _complain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     log.warning("%s: %r", context["message"], context.get("exception"))
 
 
-async def run(site: Site, *, ring_path: Path | str, session: str | None = None) -> dict[str, Any]:
+async def run(site: Site, *, ring_path: Path) -> dict[str, Any]:
     """Serve one session to its end, SIGTERM, or the death of the control process.
 
-    `session` names the one to wait for; without it, it is the first that lives or is not completely recorded.
+    It is the first session that lives or is not completely recorded.
     SIGINT, which Ctrl-C sends to all processes of a terminal, ends only the waiting: the last rows are still to
     come. Returns {"recorded": rows in all parts, "recording": path of the first part or None, "published",
     "dropped": samples over MQTT, "lost": rows the ring no longer had}.
@@ -104,10 +101,10 @@ async def run(site: Site, *, ring_path: Path | str, session: str | None = None) 
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
     loop.add_signal_handler(signal.SIGTERM, terminate)
     try:
-        ring = await _wait_for_ring(site, Path(ring_path), session, interrupted)
+        ring = await _wait_for_ring(site, ring_path, interrupted)
         if ring is None:
             return {"recorded": 0, "recording": None, "published": 0, "dropped": 0, "lost": 0}
-        return await _serve(site, ring, Path(ring_path), terminated)
+        return await _serve(site, ring, ring_path, terminated)
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
@@ -189,8 +186,8 @@ async def _tail(
             continue
         if closed:
             return "the control process ended"
-        if stop:
-            return "the gateway was stopped"
+        if stop:  # possibly because the control process died
+            return _writer_gone(ring, path) or "the gateway was stopped"
         if now() - heard > DEAD_S and (gone := _writer_gone(ring, path)):
             return gone
         await asyncio.sleep(POLL_S)

@@ -73,9 +73,9 @@ def wait_until(what: Callable[[], Any], seconds: float = 30.0) -> Any:
 def start_gateway(site: schema.Site, log: Path = Path(os.devnull)) -> subprocess.Popen[str]:
     """A gateway in a process of its own; it prints its summary as JSON."""
     code = (
-        "import asyncio, json, msgspec, sys; from controller import schema; from controller.gateway import service\n"
+        "import asyncio, json, msgspec, pathlib, sys; from controller import schema; from controller.gateway import service\n"
         "site = msgspec.json.decode(sys.argv[1], type=schema.Site)\n"
-        "print(json.dumps(asyncio.run(service.run(site, ring_path=site.ring.path))))"
+        "print(json.dumps(asyncio.run(service.run(site, ring_path=pathlib.Path(site.ring.path)))))"
     )
     command = [sys.executable, "-c", code, msgspec.json.encode(site).decode()]
     with log.open("w") as errors:
@@ -84,14 +84,8 @@ def start_gateway(site: schema.Site, log: Path = Path(os.devnull)) -> subprocess
     return process
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def start_broker(port: int) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(broker.command(f"127.0.0.1:{port}"), cwd=ROOT, stderr=subprocess.DEVNULL)
+def start_broker(port: int, folder: Path) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(broker.command("127.0.0.1", port, folder), cwd=ROOT, stderr=subprocess.DEVNULL)
     CHILDREN.append(process)
     wait_until(lambda: accepts(port))
     return process
@@ -113,9 +107,10 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 
 class Listener:
-    """An independent MQTT client that keeps everything it hears, topics without the prefix pkm/bench/."""
+    """An independent MQTT client that keeps everything it hears, topics without their prefix pkm/<site>/."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, site: str = "bench") -> None:
+        self._prefix = f"pkm/{site}/"
         self.heard: list[tuple[str, Any, bool, int]] = []  # topic, payload, retained, QoS
         self.longest: dict[str, int] = {}
         self._client = paho.Client(paho.CallbackAPIVersion.VERSION2)
@@ -129,7 +124,7 @@ class Listener:
         assert self.subscribed.wait(10.0)
 
     def _on_message(self, _client: Any, _data: Any, message: Any) -> None:
-        topic = message.topic.removeprefix("pkm/bench/")
+        topic = message.topic.removeprefix(self._prefix)
 
         def no_nan(constant: str) -> None:
             raise AssertionError(f"{constant} in {topic}")

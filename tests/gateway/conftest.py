@@ -1,10 +1,12 @@
 """A broker of the test's own, and clients that listen to it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.gateway.bench import CHILDREN, Listener, free_port, start_broker, stop
+from tests.gateway.bench import CHILDREN, Listener, start_broker, stop
+from tests.machines import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -15,9 +17,9 @@ def no_orphans() -> Iterator[None]:
 
 
 @pytest.fixture
-def port() -> int:
+def port(tmp_path: Path) -> int:
     number = free_port()
-    start_broker(number)
+    start_broker(number, tmp_path)
     return number
 
 

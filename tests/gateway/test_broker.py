@@ -13,7 +13,6 @@ from controller.ring import RingWriter
 from tests.gateway.bench import (
     COLUMNS,
     Listener,
-    free_port,
     make_meta,
     make_rows,
     make_site,
@@ -22,15 +21,18 @@ from tests.gateway.bench import (
     stop,
     wait_until,
 )
+from tests.machines import free_port
 
 
 @pytest.fixture(params=["mosquitto", "amqtt"])
-def started(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[subprocess.Popen, int]]:
+def started(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[tuple[subprocess.Popen, int]]:
     if request.param == "amqtt" or broker.mosquitto() is None:
         monkeypatch.setattr(broker, "mosquitto", lambda: None)
-        assert broker.command("127.0.0.1:1")[1:] == ["-m", "controller.gateway.embedded_broker", "1"]
+        assert broker.command("127.0.0.1", 1, Path())[1:] == ["-m", "controller.gateway.embedded_broker", "1"]
     port = free_port()
-    process = start_broker(port)
+    process = start_broker(port, tmp_path)
     yield process, port
     stop(process)
 
@@ -57,14 +59,14 @@ def test_serves_a_gateway_on_loopback_only(
     process.wait(timeout=30)
 
 
-def test_elsewhere_than_on_loopback_is_refused():
-    for wrong in ("0.0.0.0:1883", "broker.example:1883", "127.0.0.1", "127.0.0.1:", "1883"):
+def test_elsewhere_than_on_loopback_is_refused(tmp_path: Path):
+    for wrong in ("0.0.0.0", "broker.example", ""):
         with pytest.raises(ValueError, match="loopback only"):
-            broker.command(wrong)
+            broker.command(wrong, 1883, tmp_path)
 
 
-def test_the_configuration_of_mosquitto_is_bounded():
-    command = broker.command("127.0.0.1:18830")
+def test_the_configuration_of_mosquitto_is_bounded(tmp_path: Path):
+    command = broker.command("127.0.0.1", 18830, tmp_path)
     if broker.mosquitto():
         text = Path(command[2]).read_text()
         assert "listener 18830 127.0.0.1\n" in text

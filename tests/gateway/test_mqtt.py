@@ -26,7 +26,6 @@ from tests.gateway.bench import (
     STARTED_UNIX_S,
     Listener,
     accepts,
-    free_port,
     make_meta,
     make_rows,
     make_site,
@@ -35,6 +34,7 @@ from tests.gateway.bench import (
     stop,
     wait_until,
 )
+from tests.machines import free_port
 
 Listen = Callable[[int], Listener]
 
@@ -192,7 +192,8 @@ def test_terminated_in_between_finishes_the_recording(tmp_path: Path, port: int,
     assert summary(waiting)["recording"] == str(tmp_path / "recordings/bench-boot2.mcap")
 
 
-def test_death_of_the_control_process(tmp_path: Path, port: int, listen: Listen):
+@pytest.mark.parametrize("told", [False, True])
+def test_death_of_the_control_process(tmp_path: Path, port: int, listen: Listen, told: bool):
     client = listen(port)
     code = (
         "import sys; from pathlib import Path; from tests.gateway.bench import *; from controller.ring import *\n"
@@ -204,6 +205,9 @@ def test_death_of_the_control_process(tmp_path: Path, port: int, listen: Listen)
     gateway = start_gateway(make_site(tmp_path, port))
     wait_until(lambda: 149 in client.sequence())
     control.kill()  # not waited for: a zombie is dead as well
+    if told:
+        control.communicate()
+        gateway.terminate()
     assert summary(gateway)["recorded"] == 150
     wait_until(lambda: client.payloads("state")[-1]["cause"] == "the control process died")
     assert not client.payloads("state")[-1]["online"]
@@ -212,7 +216,7 @@ def test_death_of_the_control_process(tmp_path: Path, port: int, listen: Listen)
 
 def test_broker_frozen_then_killed(tmp_path: Path, listen: Listen):
     number = free_port()
-    broker = start_broker(number)
+    broker = start_broker(number, tmp_path)
     client, rows = listen(number), make_rows(6000)
     ring, log = make_ring(tmp_path), tmp_path / "log"
     gateway = start_gateway(make_site(tmp_path, number), log)
@@ -229,7 +233,7 @@ def test_broker_frozen_then_killed(tmp_path: Path, listen: Listen):
     stop(broker)
     push(ring, rows[4000:5500])
     wait_until(lambda: recorded(tmp_path) > 5400)
-    broker = start_broker(number)
+    broker = start_broker(number, tmp_path)
     second = listen(number)
     push(ring, rows[5500:])
     wait_until(lambda: 5999 in second.sequence())

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import paho.mqtt.client as paho
 import pyads
 import pytest
 
@@ -22,6 +21,7 @@ from controller.records import Mode
 from controller.service.mailbox import Message, send
 from controller.service.replay import replay
 from drivers.exchange import STATUS, PlcState
+from tests.gateway.bench import Listener, accepts, wait_until
 from tests.machines import own_site
 
 PATIENCE_S = 60.0
@@ -86,40 +86,16 @@ def start(tmp_path: Path) -> Iterator[Any]:
         system.process.communicate()
 
 
-class Listener:
-    """A second, independent MQTT client that keeps all it hears."""
-
-    def __init__(self, port: int) -> None:
-        self.heard: list[tuple[str, dict[str, Any] | list[dict[str, Any]], int]] = []
-        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2)
-        self.client.on_connect = lambda client, *_: client.subscribe("pkm/#", qos=1)
-        self.client.on_message = self._take
-        self.client.reconnect_delay_set(0.1, 0.5)
-        self.client.connect_async("127.0.0.1", port)
-        self.client.loop_start()
-
-    def _take(self, _client: Any, _data: Any, message: Any) -> None:
-        def refuse(word: str) -> None:
-            raise AssertionError(f"{word} in {message.topic}")
-
-        self.heard.append((message.topic, json.loads(message.payload, parse_constant=refuse), len(message.payload)))
-
-    def on(self, topic: str) -> list[Any]:
-        return [data for name, data, _ in self.heard if name == f"pkm/simulation/{topic}"]
-
-    def close(self) -> None:
-        self.client.disconnect()
-        self.client.loop_stop()
-
-
 def mqtt_port(text: str) -> int:
     return int(re.search(r"port = (\d+)", text.split("[mqtt]")[1])[1])  # type: ignore[index]
 
 
 def test_demo_moves_publishes_records_and_replays_bit_for_bit(start: Any, tmp_path: Path) -> None:
     site = own_site(tmp_path)
-    listener = Listener(mqtt_port(site))
     system = start("--demo", "--duration", "12", "--json", site=site)
+    system.said("broker started")
+    wait_until(lambda: accepts(mqtt_port(site)))
+    listener = Listener(mqtt_port(site), "simulation")
     assert system.ends() == 0, system.log.read_text()
     time.sleep(0.3)
     listener.close()
@@ -144,17 +120,17 @@ def test_demo_moves_publishes_records_and_replays_bit_for_bit(start: Any, tmp_pa
     assert difference is not None
     assert (difference.row, difference.channel) == (700, "command_3_m")
 
-    states = listener.on("state")
+    states = listener.payloads("state")
     assert states[0]["online"] is True
     assert states[-1]["online"] is False
     assert {state["session"] for state in states} == {meta["session"]}
-    assert {c["name"] if isinstance(c, dict) else c for c in listener.on("meta")[0]["channels"]}
-    live = [(data, size) for name, data, size in listener.heard if name == "pkm/simulation/telemetry/live"]
-    assert max(size for _, size in live) < 4000
-    assert all(isinstance(value, (int, float)) or value is None for data, _ in live for value in data.values())
-    seen = [sample["seq"] for batch in listener.on("telemetry/batch") for sample in batch]
-    assert seen == list(range(seen[0], seen[0] + len(seen)))  # no gap, none twice
-    assert any(event["kind"] == "mode" for event in listener.on("event"))
+    assert [channel["name"] for channel in listener.payloads("meta")[0]["channels"]] == list(columns)
+    assert listener.longest["telemetry/live"] < 4000
+    live = listener.payloads("telemetry/live")
+    assert all(isinstance(value, (int, float)) or value is None for data in live for value in data.values())
+    seen = listener.sequence()
+    assert seen == list(range(seen[0], 1200))  # no gap, none twice
+    assert any(event["kind"] == "mode" for event in listener.payloads("event"))
 
 
 def test_killed_gateway_leaves_control_alone_and_no_sample_is_lost(start: Any, tmp_path: Path) -> None:

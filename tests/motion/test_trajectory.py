@@ -38,7 +38,7 @@ def test_rate_and_acceleration_are_derivatives_of_the_pose(make: Callable[[], Pl
         np.testing.assert_allclose(now.acceleration, (after.rate - before.rate) / (2 * h), rtol=0, atol=2e-3)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(offsets)
 def test_a_move_keeps_its_limits_goes_straight_and_ends_at_rest_at_the_target(offset: np.ndarray) -> None:
     plan = move(HOME + offset)
@@ -53,7 +53,7 @@ def test_a_move_keeps_its_limits_goes_straight_and_ends_at_rest_at_the_target(of
     assert not end.acceleration.any()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(offsets, st.floats(0.02, 0.98))
 def test_a_stop_begins_where_the_move_is_and_comes_to_rest(offset: np.ndarray, share: float) -> None:
     plan = move(HOME + offset)

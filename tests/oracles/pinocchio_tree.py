@@ -1,92 +1,96 @@
 """Inverse dynamics of a parallel robot from its joint tree, as an oracle for the product's closed formulas.
 
 Nothing here knows a leg formula. Bodies, joints and axes go into a Pinocchio tree; the loops are closed by constraint
-rows; recursive Newton-Euler (`pinocchio.rnea`) gives the generalised forces of the open tree; one linear system gives
-actuator forces, cell forces and loop multipliers. The tree of a 6-UPRU, with the coordinates q in their order:
+rows; recursive Newton-Euler (`pinocchio.rnea`) gives the generalised forces of the open tree; what the closed machine
+leaves free is the null space of the rows; one linear system gives actuator forces, one all inner forces.
+
+The tree, with the coordinates q in their order:
 
     platform   Translation + SphericalZYX             q = x y z yaw pitch roll, so v and a are the plain derivatives
-    each leg   Universal(base axis, y)   at B_i       lower links; at home the body frame is the leg frame
-               PZ  slide, q = leg length              rod links below the cell; origin b_i
-               PZ  cell, locked at 0                  the other rod links; its "motor force" is what the cell reads
-               RZ  passive                            upper links
-    closure    tip at b_i (3 rows), second U axis (tip y) perpendicular to the axis fixed in the platform (1 row)
+    each leg   base joint at B_i                      lower links; at home the body frame is the leg frame
+                   U   Universal(base axis, y)
+                   R   RY, y = base axis
+               PZ  slide, q = leg length              origin b_i
+               PX PY RX RY, locked at 0               if asked for: their "motor forces" are what the cylinder's guide
+                                                      does to the rod, at b_i in leg axes
+               RZ  passive, UHU                       all sliding links
+               (sliding links below the cell)
+               PZ  cell, locked at 0                  if fitted: its "motor force" is what the cell reads
+               (rod links above the cell)
+               RZ  passive, UPRU                      upper links
+               R   rotor, UHU, on the lower links      about -hand z, q = motor angle
+    closure    tip at b_i (3 rows); platform U: axis on the leg (tip y) perpendicular to the axis on the platform
+               (1 row); platform R: tip x and z perpendicular to it (2 rows); S: nothing more
+               screw: extension = lead/2pi (motor angle/gear + hand passive) (1 row)
+               spherical platform: its origin at the home position (3 rows)
 
-All frame quantities are taken in `LOCAL_WORLD_ALIGNED`: velocity and acceleration of the frame's origin, base axes.
-Accelerations are the classical ones (second derivative of position), not Pinocchio's spatial ones.
-
-A further mechanism needs only other joints in `_add_leg` (a base R is one revolute joint, a UPS has no passive joint)
-and other rows in `_closure`: three for a platform S joint, five for a platform R joint; a screw makes the slide's motor
-act on slide and passive joint together. A platform on a fixed point leaves out the translation.
+A 2R1T platform has no rows of its own: what its legs leave it is what it can do, and off that manifold the loops do
+not close. All frame quantities are taken in `LOCAL_WORLD_ALIGNED`: velocity and acceleration of the frame's origin,
+base axes. Accelerations are the classical ones (second derivative of position), not Pinocchio's spatial ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pinocchio as pin
 
-Array = np.ndarray
-Vector = tuple[float, ...]
-Matrix = tuple[Vector, ...]
+from .machine import (
+    FREEDOMS,
+    KINDS,
+    Array,
+    OracleFriction,
+    OracleLeg,
+    OracleLink,
+    OracleMachine,
+    OracleScrew,
+    home_lengths,
+    machine_from_toml,
+    machine_to_toml_dict,
+    pose_placement,
+    random_machine,
+)
+
+__all__ = [
+    "FREEDOMS",
+    "KINDS",
+    "InverseDynamics",
+    "Oracle",
+    "OracleFriction",
+    "OracleLeg",
+    "OracleLink",
+    "OracleMachine",
+    "OracleScrew",
+    "admissible_state",
+    "build_oracle",
+    "home_lengths",
+    "inverse_dynamics",
+    "machine_from_toml",
+    "machine_to_toml_dict",
+    "mechanical_energy",
+    "random_machine",
+    "rnea_only",
+    "solve_positions",
+    "solve_state",
+]
 
 GRAVITY_M_S2 = np.array([0.0, 0.0, -9.81])
-POSE_KEYS = ("x_m", "y_m", "z_m", "yaw_rad", "pitch_rad", "roll_rad")
+COULOMB_FADES_M_S = 0.002  # Coulomb friction is coulomb_n tanh(rate/this)
 CLOSURE_TOLERANCE = 1e-13  # m and 1: two orders above the rounding of coordinates of about 1 m
 NEWTON_STEPS = 40
-
-# Blocks of a machine file that do not enter inverse dynamics but that a complete file must have.
-MOTION_BLOCK = {
-    "speed_m_s": 0.25, "acceleration_m_s2": 1.5, "jerk_m_s3": 30.0,
-    "speed_rad_s": 0.6, "acceleration_rad_s2": 4.0, "jerk_rad_s3": 80.0,
-}  # fmt: skip
-DRIVE_BLOCK = {
-    "lead_m": 0.010, "gear_ratio": 1.0, "rotor_inertia_kg_m2": 4.0e-5, "rated_torque_nm": 1.27, "peak_torque_nm": 3.8,
-}  # fmt: skip
-FRICTION_BLOCK = {"coulomb_n": 12.0, "viscous_n_s_m": 60.0}
-CELL_CAPACITY_N = 2200.0
-STROKE_M = 0.25  # leg length limits of a written machine: home lengths plus and minus this
+RANK_GAP = 1e-7  # of the largest: smaller singular values of the closure count as zero, and have to be 1e-4 smaller
+ACROSS = {"S": (), "U": (1,), "R": (0, 2)}  # by platform joint: tip axes that stay perpendicular to the platform axis
 
 
 @dataclass(frozen=True)
-class OracleLink:
-    """One rigid body of a leg, in the leg frame of the joint it turns with.
+class Loop:
+    """Two frames whose origins coincide; `across`: columns of the tip frame perpendicular to the socket's x."""
 
-    `group`: "lower", "rod" or "upper". `com_m` (3) is measured from B_i for lower links, from b_i for all others.
-    `inertia_kg_m2` (3x3) is about the centre of mass. `below_cell`: a rod link on the actuator side of the load cell.
-    """
-
-    name: str
-    group: str
-    mass_kg: float
-    com_m: Vector
-    inertia_kg_m2: Matrix
-    below_cell: bool = False
-
-
-@dataclass(frozen=True)
-class OracleLeg:
-    """Joint points and U axes of one leg: base ones in the base frame, platform ones in the platform frame."""
-
-    base_joint_m: Vector
-    platform_joint_m: Vector
-    base_axis: Vector
-    platform_axis: Vector
-    links: tuple[OracleLink, ...]
-
-
-@dataclass(frozen=True)
-class OracleMachine:
-    """A 6-UPRU. Platform com (3) and tensor about it (3x3) in the platform frame; poses are x y z yaw pitch roll."""
-
-    name: str
-    platform_mass_kg: float
-    platform_com_m: Vector
-    platform_inertia_kg_m2: Matrix
-    home_pose: Vector
-    pose_limits: Matrix  # (6, 2)
-    legs: tuple[OracleLeg, ...]
+    tip: int
+    socket: int
+    across: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -101,18 +105,32 @@ class Oracle:
     data: pin.Data
     platform_idx: Array  # (6,)
     slide_idx: Array  # (n_legs,)
-    cell_idx: Array  # (n_legs,), empty if the tree has no cells
-    leg_idx: Array  # (4 n_legs,) coordinates that the closure determines: all but platform and cells
+    passive_idx: Array  # (n_legs,) for UPRU and UHU, else empty
+    rotor_idx: Array  # (n_legs,) for UHU, else empty
+    lateral_idx: Array  # (4 n_legs,), empty if the tree is not cut there
+    cell_idx: Array  # (legs with a cell,), empty if the tree has no cells
+    leg_idx: Array  # coordinates that the closure determines: all but platform, lateral and cells
     origin_frame: int  # platform frame at o
-    tip_frames: tuple[int, ...]  # end of each leg chain: origin b_i, z = n, y = second U axis
-    socket_frames: tuple[int, ...]  # on the platform: origin b_i, x = U axis fixed in the platform
+    loops: tuple[Loop, ...]  # one per leg, then that of a spherical platform
+
+    @property
+    def actuator_idx(self) -> Array:
+        """Where the motors act, (n_legs,)."""
+        return self.rotor_idx if self.rotor_idx.size else self.slide_idx
+
+    @property
+    def moving_idx(self) -> Array:
+        """All coordinates that are not locked."""
+        return np.concatenate([self.platform_idx, self.leg_idx])
 
 
 class InverseDynamics(NamedTuple):
     """Result of `inverse_dynamics`, one entry per leg. Force > 0 extends the leg, cell > 0 is compression.
 
-    `residual` is the largest absolute error of the closure in position, velocity and acceleration and of the force
-    equation, in mixed SI units.
+    With screws (UHU) `torque_nm`, `twist_rad`, `motor_*` are filled and `force_n` is empty; otherwise the other way
+    round. `cell_n` has an entry per leg with a cell. `lateral` (n_legs, 4): force x y (N) and moment x y (Nm) of the
+    cylinder on the rod about b_i, leg axes of the base joint. `residual` is the largest absolute error of the closure
+    in position, velocity and acceleration and of the force equation, in mixed SI units.
     """
 
     length_m: Array
@@ -121,220 +139,25 @@ class InverseDynamics(NamedTuple):
     force_n: Array
     cell_n: Array
     residual: float
-
-
-# --- machines -------------------------------------------------------------------------------------------------------
-
-
-def machine_from_toml(data: dict[str, Any]) -> OracleMachine:
-    """Machine from a parsed machine file. A `[[leg]]` table overrides `[legs]` key by key, at any depth."""
-    platform = data["platform"]
-    if platform["kind"] != "free":
-        raise ValueError(f"platform kind {platform['kind']!r} is not built")
-    return OracleMachine(
-        name=data["name"],
-        platform_mass_kg=float(platform["mass_kg"]),
-        platform_com_m=_vector(platform["com_m"]),
-        platform_inertia_kg_m2=_matrix(platform["inertia_kg_m2"]),
-        home_pose=_vector(platform["home"][key] for key in POSE_KEYS),
-        pose_limits=_matrix(platform["limits"][key] for key in POSE_KEYS),
-        legs=tuple(_leg_from_toml(_merged(data["legs"], leg)) for leg in data["leg"]),
-    )
-
-
-def machine_to_toml_dict(machine: OracleMachine) -> dict[str, Any]:
-    """Inverse of `machine_from_toml`: a complete machine file as a dict, every leg with its own links.
-
-    Limits of the legs, drive, friction, motion and cell capacity are no part of an `OracleMachine`; they get plausible
-    values so that the file is complete.
-    """
-    lengths = home_lengths(machine)
-    return {
-        "name": machine.name,
-        "title": machine.name,
-        "source": "Numbers of this project's own, for tests.",
-        "platform": {
-            "kind": "free",
-            "mass_kg": machine.platform_mass_kg,
-            "com_m": list(machine.platform_com_m),
-            "inertia_kg_m2": [list(row) for row in machine.platform_inertia_kg_m2],
-            "home": dict(zip(POSE_KEYS, machine.home_pose, strict=True)),
-            "limits": {key: list(row) for key, row in zip(POSE_KEYS, machine.pose_limits, strict=True)},
-            "motion": dict(MOTION_BLOCK),
-        },
-        "legs": {
-            "kind": "UPRU",
-            "limits": {
-                "length_m": [float(lengths.min()) - STROKE_M, float(lengths.max()) + STROKE_M],
-                "speed_m_s": 0.48,
-                "acceleration_m_s2": 4.0,
-                "force_n": 700.0,
-            },
-            "drive": dict(DRIVE_BLOCK),
-            "friction": dict(FRICTION_BLOCK),
-            "cell": {"links_below": [], "capacity_n": CELL_CAPACITY_N},
-        },
-        "leg": [_leg_to_toml(leg) for leg in machine.legs],
-    }
-
-
-def random_machine(rng: np.random.Generator) -> OracleMachine:
-    """A random 6-UPRU of the 6-upru's size and layout whose six legs share nothing.
-
-    Joint points within 3 cm of the usual hexagon, U axes at least 60 degrees off the leg line at home, physically valid
-    full tensors, offset centres of mass, one or two links per group and side of the cell.
-    """
-    home = np.array([0.0, 0.0, 0.85, 0.0, 0.0, 0.0]) + rng.uniform(-0.03, 0.03, 6)
-    half_range = np.array([0.15, 0.15, 0.15, 0.40, 0.35, 0.35])
-    home_rotation = pin.rpy.rpyToMatrix(home[5], home[4], home[3])
-    legs = []
-    for i in range(6):
-        side = -1.0 if i % 2 == 0 else 1.0
-        sector = np.deg2rad(120.0 * (i // 2))
-        base = _on_circle(0.65, sector + side * np.deg2rad(12.0)) + rng.uniform(-0.03, 0.03, 3)
-        tip = _on_circle(0.45, sector + side * np.deg2rad(48.0)) + rng.uniform(-0.03, 0.03, 3)
-        line = home[:3] + home_rotation @ tip - base
-        legs.append(
-            OracleLeg(
-                base_joint_m=_vector(base),
-                platform_joint_m=_vector(tip),
-                base_axis=_vector(_random_axis(rng, line)),
-                platform_axis=_vector(home_rotation.T @ _random_axis(rng, line)),
-                links=_random_links(rng),
-            )
-        )
-    return OracleMachine(
-        name="random-6-upru",
-        platform_mass_kg=float(rng.uniform(40.0, 120.0)),
-        platform_com_m=_vector(rng.uniform(-0.1, 0.1, 3)),
-        platform_inertia_kg_m2=_random_inertia(rng, mass_kg=80.0, radius_m=0.25),
-        home_pose=_vector(home),
-        pose_limits=_matrix(np.column_stack([home - half_range, home + half_range])),
-        legs=tuple(legs),
-    )
-
-
-def home_lengths(machine: OracleMachine) -> Array:
-    """Leg lengths at the home pose, m, (n_legs,)."""
-    home = _pose_placement(machine.home_pose)
-    return np.array([np.linalg.norm(home.act(_v(g.platform_joint_m)) - _v(g.base_joint_m)) for g in machine.legs])
-
-
-def _leg_from_toml(leg: dict[str, Any]) -> OracleLeg:
-    if leg["kind"] != "UPRU":
-        raise ValueError(f"leg kind {leg['kind']!r} is not built")
-    below = leg.get("cell", {}).get("links_below", [])
-    return OracleLeg(
-        base_joint_m=_vector(leg["base_joint_m"]),
-        platform_joint_m=_vector(leg["platform_joint_m"]),
-        base_axis=_vector(leg["base_axis"]),
-        platform_axis=_vector(leg["platform_axis"]),
-        links=tuple(
-            OracleLink(
-                name=name,
-                group=link["group"],
-                mass_kg=float(link["mass_kg"]),
-                com_m=_vector(link["com_m"]),
-                inertia_kg_m2=_matrix(link["inertia_kg_m2"]),
-                below_cell=name in below,
-            )
-            for name, link in leg["links"].items()
-        ),
-    )
-
-
-def _leg_to_toml(leg: OracleLeg) -> dict[str, Any]:
-    return {
-        "base_joint_m": list(leg.base_joint_m),
-        "platform_joint_m": list(leg.platform_joint_m),
-        "base_axis": list(leg.base_axis),
-        "platform_axis": list(leg.platform_axis),
-        "cell": {"links_below": [link.name for link in leg.links if link.below_cell], "capacity_n": CELL_CAPACITY_N},
-        "links": {
-            link.name: {
-                "group": link.group,
-                "mass_kg": link.mass_kg,
-                "com_m": list(link.com_m),
-                "inertia_kg_m2": [list(row) for row in link.inertia_kg_m2],
-            }
-            for link in leg.links
-        },
-    }
-
-
-def _merged(defaults: dict[str, Any], override: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(defaults)
-    for key, value in override.items():
-        both_tables = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merged(merged[key], value) if both_tables else value
-    return merged
-
-
-def _random_axis(rng: np.random.Generator, line: Array) -> Array:
-    """Unit vector (3) at least 60 degrees off `line`."""
-    n = line / np.linalg.norm(line)
-    across = np.cross(n, rng.normal(size=3))
-    axis = across / np.linalg.norm(across) + rng.uniform(-0.55, 0.55) * n
-    return axis / np.linalg.norm(axis)
-
-
-def _random_links(rng: np.random.Generator) -> tuple[OracleLink, ...]:
-    # (group, below the cell, total mass, distance of the com along the leg, radius of gyration)
-    parts = [("upper", False, 1.1, -0.055, 0.05), ("rod", False, 0.9, -0.14, 0.06), ("rod", True, 3.4, -0.36, 0.15),
-             ("lower", False, 11.5, 0.21, 0.18)]  # fmt: skip
-    links: list[OracleLink] = []
-    for group, below_cell, mass, along, radius in parts:
-        count = int(rng.integers(1, 3))
-        for _ in range(count):
-            mass_kg = float(mass * rng.uniform(0.7, 1.3) / count)
-            links.append(
-                OracleLink(
-                    name=f"L{len(links) + 1}",
-                    group=group,
-                    mass_kg=mass_kg,
-                    com_m=_vector(np.array([0.0, 0.0, along]) + rng.uniform(-0.03, 0.03, 3)),
-                    inertia_kg_m2=_random_inertia(rng, mass_kg, radius),
-                    below_cell=below_cell,
-                )
-            )
-    return tuple(links)
-
-
-def _random_inertia(rng: np.random.Generator, mass_kg: float, radius_m: float) -> Matrix:
-    """Full tensor of a mass distribution with a random second-moment matrix S: I = tr(S) 1 - S.
-
-    S positive definite is exactly the condition for a tensor that a body can have (triangle inequality included).
-    """
-    a = rng.normal(size=(3, 3)) + 0.5 * np.eye(3)
-    s = a @ a.T + 0.05 * np.eye(3)
-    s *= mass_kg * radius_m**2 / np.trace(s)
-    return _matrix(np.trace(s) * np.eye(3) - s)
-
-
-def _on_circle(radius_m: float, angle_rad: float) -> Array:
-    return radius_m * np.array([np.cos(angle_rad), np.sin(angle_rad), 0.0])
-
-
-def _vector(values: Any) -> Vector:
-    return tuple(float(x) for x in values)
-
-
-def _matrix(rows: Any) -> Matrix:
-    return tuple(_vector(row) for row in rows)
-
-
-def _v(values: Vector) -> Array:
-    return np.array(values)
+    twist_rad: Array
+    motor_rad: Array
+    motor_rate_rad_s: Array
+    motor_acc_rad_s2: Array
+    torque_nm: Array
+    lateral: Array
 
 
 # --- tree -----------------------------------------------------------------------------------------------------------
 
 
-def build_oracle(machine: OracleMachine, cells: bool = True) -> Oracle:
+def build_oracle(machine: OracleMachine, cells: bool = True, lateral: bool = False) -> Oracle:
     """Joint tree of the machine, zero at the home pose except for the platform and slide coordinates.
 
-    Without `cells` the rods are not cut: no cell forces, and the smallest tree of the machine, for timing.
+    Without `cells` the rods are not cut: no cell forces, and the smallest tree of the machine, for timing. `lateral`
+    cuts them where they leave the cylinder; a machine with redundant constraints does not determine those forces.
     """
+    if lateral and machine.platform_kind == "2r1t":
+        raise ValueError("lateral forces of an overconstrained machine are not determined")
     model = pin.Model()
     model.name = machine.name
     model.gravity.linear = GRAVITY_M_S2
@@ -343,65 +166,101 @@ def build_oracle(machine: OracleMachine, cells: bool = True) -> Oracle:
     platform = model.addJoint(moved, pin.JointModelSphericalZYX(), pin.SE3.Identity(), "platform/orientation")
     model.appendBodyToJoint(
         platform,
-        pin.Inertia(machine.platform_mass_kg, _v(machine.platform_com_m), np.array(machine.platform_inertia_kg_m2)),
+        pin.Inertia(
+            machine.platform_mass_kg,
+            np.array(machine.platform_com_m),
+            np.array(machine.platform_inertia_kg_m2),
+        ),
         pin.SE3.Identity(),
     )
     origin_frame = _add_frame(model, "platform/o", platform, pin.SE3.Identity())
 
-    home = _pose_placement(machine.home_pose)
-    tips, sockets = [], []
+    home = pose_placement(machine.home_pose)
+    loops = []
     for i, leg in enumerate(machine.legs, start=1):
-        tips.append(_add_leg(model, f"leg{i}", leg, home, cells))
-        # Only the socket's x axis has a meaning: the U axis fixed in the platform.
-        turn = pin.Quaternion.FromTwoVectors(np.array([1.0, 0.0, 0.0]), _v(leg.platform_axis)).matrix()
-        sockets.append(_add_frame(model, f"leg{i}/socket", platform, pin.SE3(turn, _v(leg.platform_joint_m))))
+        tip = _add_leg(model, f"leg{i}", leg, home, cells and leg.cell, lateral)
+        # Only the socket's x axis has a meaning: the axis fixed in the platform.
+        turn = np.eye(3) if leg.platform_axis is None else _turn(np.eye(3)[0], np.array(leg.platform_axis))
+        socket = _add_frame(model, f"leg{i}/socket", platform, pin.SE3(turn, np.array(leg.platform_joint_m)))
+        loops.append(Loop(tip, socket, ACROSS[leg.kind[-1]]))
+    if machine.platform_kind == "spherical":
+        pivot = _add_frame(model, "base/pivot", 0, pin.SE3(np.eye(3), home.translation))
+        loops.append(Loop(origin_frame, pivot, ()))
 
-    def coordinates(suffix: str) -> Array:
-        joints = [j for j, name in enumerate(model.names) if name.endswith(suffix)]
+    def coordinates(part: str) -> Array:
+        joints = [j for j, name in enumerate(model.names) if f"/{part}" in name]
         return np.array([model.joints[j].idx_v for j in joints], dtype=int)
 
-    platform_idx, cell_idx = np.arange(6), coordinates("/cell")
+    platform_idx, lateral_idx, cell_idx = np.arange(6), coordinates("lateral"), coordinates("cell")
     return Oracle(
         machine=machine,
         model=model,
         data=model.createData(),
         platform_idx=platform_idx,
-        slide_idx=coordinates("/slide"),
+        slide_idx=coordinates("slide"),
+        passive_idx=coordinates("passive"),
+        rotor_idx=coordinates("rotor"),
+        lateral_idx=lateral_idx,
         cell_idx=cell_idx,
-        leg_idx=np.setdiff1d(np.arange(model.nv), np.concatenate([platform_idx, cell_idx])),
+        leg_idx=np.setdiff1d(np.arange(model.nv), np.concatenate([platform_idx, lateral_idx, cell_idx])),
         origin_frame=origin_frame,
-        tip_frames=tuple(tips),
-        socket_frames=tuple(sockets),
+        loops=tuple(loops),
     )
 
 
-def _add_leg(model: pin.Model, name: str, leg: OracleLeg, home: pin.SE3, cell: bool) -> int:
-    """Append one UPRU chain to the base and return its tip frame."""
-    base_joint = _v(leg.base_joint_m)
-    line = home.act(_v(leg.platform_joint_m)) - base_joint
-    lower_frame = _leg_frame(_v(leg.base_axis), line)
-    upper_frame = _leg_frame(home.rotation @ _v(leg.platform_axis), line)
-    at_base = pin.SE3(lower_frame, base_joint)
-    turned = pin.SE3(lower_frame.T @ upper_frame, np.zeros(3))
+def _add_leg(model: pin.Model, name: str, leg: OracleLeg, home: pin.SE3, cell: bool, lateral: bool) -> int:
+    """Append one leg chain to the base and return its tip frame."""
+    base_joint, base_axis = np.array(leg.base_joint_m), np.array(leg.base_axis)
+    line = home.act(np.array(leg.platform_joint_m)) - base_joint
+    here, tip = pin.SE3.Identity(), pin.SE3.Identity()
+    if leg.kind.startswith("R"):
+        lower_frame = _plane_leg_frame(base_axis, line)
+        joint = pin.JointModelRY()
+    else:
+        # The first axis lies in the home leg frame's x-z plane, the second is its y; so z follows the leg line, and
+        # x, y are those of the convention in every pose.
+        lower_frame = _leg_frame(base_axis, line)
+        first_axis = lower_frame.T @ base_axis
+        joint = pin.JointModelUniversal(first_axis / np.linalg.norm(first_axis), np.array([0.0, 1.0, 0.0]))
+    lower = model.addJoint(0, joint, pin.SE3(lower_frame, base_joint), f"{name}/base")
+    top = model.addJoint(lower, pin.JointModelPZ(), here, f"{name}/slide")
+    if lateral:
+        for lock in (pin.JointModelPX(), pin.JointModelPY(), pin.JointModelRX(), pin.JointModelRY()):
+            top = model.addJoint(top, lock, here, f"{name}/lateral {lock.shortname()}")
 
-    # The first axis lies in the home leg frame's x-z plane, the second is its y; so z follows the leg line, and x, y
-    # are those of the convention in every pose.
-    first_axis = lower_frame.T @ _v(leg.base_axis)
-    base_u = pin.JointModelUniversal(first_axis / np.linalg.norm(first_axis), np.array([0.0, 1.0, 0.0]))
-    lower = model.addJoint(0, base_u, at_base, f"{name}/base")
-    slide = model.addJoint(lower, pin.JointModelPZ(), pin.SE3.Identity(), f"{name}/slide")
-    above = model.addJoint(slide, pin.JointModelPZ(), pin.SE3.Identity(), f"{name}/cell") if cell else slide
-    upper = model.addJoint(above, pin.JointModelRZ(), turned, f"{name}/passive")
+    if leg.kind in {"UHU", "UPRU"}:
+        upper_frame = _leg_frame(home.rotation @ np.array(leg.platform_axis), line)
+        turned = pin.SE3(lower_frame.T @ upper_frame, np.zeros(3))
+    elif leg.kind == "UPR":
+        tip.rotation = _turn(np.eye(3)[1], lower_frame.T @ home.rotation @ np.array(leg.platform_axis))
+    if leg.kind == "UHU":
+        top = model.addJoint(top, pin.JointModelRZ(), turned, f"{name}/passive")
+    below = top
+    above = top = model.addJoint(top, pin.JointModelPZ(), here, f"{name}/cell") if cell else top
+    if leg.kind == "UPRU":
+        top = model.addJoint(top, pin.JointModelRZ(), turned, f"{name}/passive")
 
     for link in leg.links:
-        joint = {"lower": lower, "rod": slide if link.below_cell else above, "upper": upper}[link.group]
-        inertia = pin.Inertia(link.mass_kg, _v(link.com_m), np.array(link.inertia_kg_m2))
-        model.appendBodyToJoint(joint, inertia, pin.SE3.Identity())
-    return _add_frame(model, f"{name}/tip", upper, pin.SE3.Identity())
+        joint_id = below if link.below_cell else {"lower": lower, "rod": above, "upper": top}[link.group]
+        inertia = pin.Inertia(link.mass_kg, np.array(link.com_m), np.array(link.inertia_kg_m2))
+        model.appendBodyToJoint(joint_id, inertia, here)
+    if leg.screw is not None:
+        # A nut that turns by +angle about n on a still right-hand screw moves along +n. So with the motor angle counted
+        # positive where it extends the leg, the screw of a right-hand thread turns about -n.
+        spin_axis = np.array([0.0, 0.0, -leg.screw.hand])
+        rotor = model.addJoint(lower, pin.JointModelRevoluteUnaligned(spin_axis), here, f"{name}/rotor")
+        spin = pin.Inertia(0.0, np.zeros(3), np.diag([0.0, 0.0, leg.screw.rotor_inertia_kg_m2]))
+        model.appendBodyToJoint(rotor, spin, here)
+    return _add_frame(model, f"{name}/tip", top, tip)
 
 
 def _add_frame(model: pin.Model, name: str, joint: int, placement: pin.SE3) -> int:
     return model.addFrame(pin.Frame(name, joint, placement, pin.FrameType.OP_FRAME))
+
+
+def _turn(start: Array, end: Array) -> Array:
+    """A rotation (3x3) that takes `start` to the direction of `end`."""
+    return pin.Quaternion.FromTwoVectors(start, end).matrix()
 
 
 def _leg_frame(axis: Array, line: Array) -> Array:
@@ -412,9 +271,12 @@ def _leg_frame(axis: Array, line: Array) -> Array:
     return np.column_stack([np.cross(y, z), y, z])
 
 
-def _pose_placement(pose: Vector) -> pin.SE3:
-    x, y, z, yaw, pitch, roll = pose
-    return pin.SE3(pin.rpy.rpyToMatrix(roll, pitch, yaw), np.array([x, y, z]))
+def _plane_leg_frame(axis: Array, line: Array) -> Array:
+    """Columns x y z of a leg that turns about `axis`, its y: z along the leg, x = y x z."""
+    y, z = axis / np.linalg.norm(axis), line / np.linalg.norm(line)
+    if abs(y @ z) > 1e-12:
+        raise ValueError("the leg line is not perpendicular to the base R axis")
+    return np.column_stack([np.cross(y, z), y, z])
 
 
 # --- closure --------------------------------------------------------------------------------------------------------
@@ -424,79 +286,164 @@ def solve_positions(oracle: Oracle, pose: Array) -> Array:
     """Configuration q of the closed machine at a pose (6): Newton on the closure, started at home.
 
     Newton keeps the assembly mode of home for poses within the workspace. The mirrored modes (an axis turned by 180
-    degrees, a negative length) also close the loops, so a jump is an error and not a solution.
+    degrees, a negative length) also close the loops, so a jump is an error and not a solution. So is a pose that the
+    platform cannot have.
     """
-    q = np.zeros(oracle.model.nq)
-    q[oracle.platform_idx] = pose
-    q[oracle.slide_idx] = home_lengths(oracle.machine)
-    for _ in range(NEWTON_STEPS):
-        pin.computeJointJacobians(oracle.model, oracle.data, q)
-        pin.updateFramePlacements(oracle.model, oracle.data)
-        gap, jacobian = _closure(oracle)
-        if np.abs(gap).max() < CLOSURE_TOLERANCE:
-            break
-        q[oracle.leg_idx] -= np.linalg.solve(jacobian[:, oracle.leg_idx], gap)
-    else:
-        raise RuntimeError("the closure did not converge")
-    for i, leg in enumerate(oracle.machine.legs):
-        tip, socket = oracle.data.oMf[oracle.tip_frames[i]], oracle.data.oMf[oracle.socket_frames[i]]
-        second_base_axis = oracle.data.oMi[oracle.model.getJointId(f"leg{i + 1}/base")].rotation[:, 1]
-        n = tip.rotation[:, 2]
-        same_mode = (
-            q[oracle.slide_idx[i]] > 0.0
-            and second_base_axis @ np.cross(leg.base_axis, n) > 0.0
-            and tip.rotation[:, 1] @ np.cross(socket.rotation[:, 0], n) > 0.0
-        )
-        if not same_mode:
-            raise RuntimeError(f"leg {i + 1} jumped to another assembly mode")
+    q = _fit_legs(oracle, pose)
+    if np.abs(_closure_at(oracle, q)[0]).max() > CLOSURE_TOLERANCE:
+        raise RuntimeError("the loops do not close")
+    _refuse_other_mode(oracle, q)
     return q
 
 
 def solve_state(oracle: Oracle, pose: Array, pose_rate: Array, pose_acc: Array) -> tuple[Array, Array, Array]:
     """q, v, a of the whole tree from pose and its first two derivatives, (6) each."""
-    model, data, legs = oracle.model, oracle.data, oracle.leg_idx
+    model, legs = oracle.model, oracle.leg_idx
     q = solve_positions(oracle, pose)
     v, a = np.zeros(model.nv), np.zeros(model.nv)
     v[oracle.platform_idx], a[oracle.platform_idx] = pose_rate, pose_acc
-    pin.computeJointJacobians(model, data, q)
-    pin.updateFramePlacements(model, data)
-    jacobian = _closure(oracle)[1]
-    v[legs] = -np.linalg.solve(jacobian[:, legs], jacobian @ v)
+    jacobian = _closure_at(oracle, q)[1]
+    v[legs] = -_solve(jacobian[:, legs], jacobian @ v)
     # With the leg accelerations still zero, what is left is the platform's part plus the drift.
-    a[legs] = -np.linalg.solve(jacobian[:, legs], _closure_acceleration(oracle, q, v, a))
+    a[legs] = -_solve(jacobian[:, legs], _closure_acceleration(oracle, q, v, a))
     return q, v, a
 
 
-def _closure(oracle: Oracle) -> tuple[Array, Array]:
-    """Gap (4 n_legs) and its Jacobian (4 n_legs, nv). Needs joint Jacobians and frame placements in `data`."""
+def admissible_state(oracle: Oracle, pose: Array, pose_rate: Array, pose_acc: Array) -> tuple[Array, Array, Array]:
+    """The state, (6) each, that the machine can have nearest to the wanted one; a free platform can have any.
+
+    Newton on the closure with platform and legs, by the smallest steps of the platform; rate and acceleration lose
+    what the closure forbids.
+    """
+    q = _fit_legs(oracle, pose)
+    platform, legs = oracle.platform_idx, oracle.leg_idx
+    for _ in range(NEWTON_STEPS):
+        gap, jacobian = _closure_at(oracle, q)
+        if np.abs(gap).max() < CLOSURE_TOLERANCE:
+            break
+        forbid, inverse = _platform_rows(oracle, jacobian)
+        step = inverse @ (forbid @ gap)
+        q[platform] -= step
+        q[legs] -= _solve(jacobian[:, legs], gap - jacobian[:, platform] @ step)
+    else:
+        raise RuntimeError("no admissible pose found")
+    pose, rate, acc = q[platform], np.array(pose_rate, dtype=float), np.array(pose_acc, dtype=float)
+    q = solve_positions(oracle, pose)
+    jacobian = _closure_at(oracle, q)[1]
+    forbid, inverse = _platform_rows(oracle, jacobian)
+    rate -= inverse @ (forbid @ (jacobian[:, platform] @ rate))
+    _, v, a = solve_state(oracle, pose, rate, acc)
+    a[legs] = 0.0
+    acc -= inverse @ (forbid @ _closure_acceleration(oracle, q, v, a))
+    return pose, rate, acc
+
+
+def _fit_legs(oracle: Oracle, pose: Array) -> Array:
+    """Configuration with the platform at `pose` and the legs where they close the loops best."""
+    q = np.zeros(oracle.model.nq)
+    q[oracle.platform_idx] = pose
+    q[oracle.slide_idx] = home_lengths(oracle.machine)
+    for _ in range(NEWTON_STEPS):
+        gap, jacobian = _closure_at(oracle, q)
+        if np.abs(gap).max() < CLOSURE_TOLERANCE:
+            break
+        step = _solve(jacobian[:, oracle.leg_idx], gap)
+        q[oracle.leg_idx] -= step
+        if np.abs(step).max() < CLOSURE_TOLERANCE:
+            break
+    return q
+
+
+def _solve(matrix: Array, right: Array) -> Array:
+    """Solution of consistent equations of full column rank."""
+    if matrix.shape[0] == matrix.shape[1]:
+        return np.linalg.solve(matrix, right)
+    return np.linalg.lstsq(matrix, right, rcond=None)[0]
+
+
+def _platform_rows(oracle: Oracle, jacobian: Array) -> tuple[Array, Array]:
+    """Combinations of closure rows that no leg coordinate enters (k, rows), and the pseudo-inverse (6, k) of what they
+    say of the platform's coordinates."""
+    legs = np.linalg.svd(jacobian[:, oracle.leg_idx])[0]
+    forbid = legs[:, len(oracle.leg_idx) :].T
+    u, s, vt = np.linalg.svd(forbid @ jacobian[:, oracle.platform_idx], full_matrices=False)
+    rank = 6 - FREEDOMS[oracle.machine.platform_kind]
+    return forbid, vt[:rank].T / s[:rank] @ u[:, :rank].T
+
+
+def _refuse_other_mode(oracle: Oracle, q: Array) -> None:
+    placements = oracle.data.oMf
+    for i, (leg, loop) in enumerate(zip(oracle.machine.legs, oracle.loops, strict=False)):
+        base = oracle.data.oMi[oracle.model.getJointId(f"leg{i + 1}/base")].rotation
+        n, axis = base[:, 2], placements[loop.socket].rotation[:, 0]
+        tip_y = placements[loop.tip].rotation[:, 1]
+        same_mode = q[oracle.slide_idx[i]] > 0.0
+        if leg.kind.startswith("U"):
+            same_mode &= base[:, 1] @ _cross(np.array(leg.base_axis), n) > 0.0
+        if leg.kind in {"UPRU", "UHU"}:
+            same_mode &= tip_y @ _cross(axis, n) > 0.0 and abs(q[oracle.passive_idx[i]]) < np.pi
+        if leg.kind.endswith("R"):
+            same_mode &= tip_y @ axis > 0.0
+        if not same_mode:
+            raise RuntimeError(f"leg {i + 1} jumped to another assembly mode")
+
+
+def _closure_at(oracle: Oracle, q: Array) -> tuple[Array, Array]:
+    """Gap (rows) and its Jacobian (rows, nv) at q."""
+    model, data = oracle.model, oracle.data
+    pin.computeJointJacobians(model, data, q)
+    pin.updateFramePlacements(model, data)
     gaps, rows = [], []
-    for tip, socket in zip(oracle.tip_frames, oracle.socket_frames, strict=True):
-        at_tip, at_socket = oracle.data.oMf[tip], oracle.data.oMf[socket]
-        y, p = at_tip.rotation[:, 1], at_socket.rotation[:, 0]
-        relative = _frame_jacobian(oracle, tip) - _frame_jacobian(oracle, socket)
-        gaps += [at_tip.translation - at_socket.translation, [y @ p]]
-        rows += [relative[:3], [np.cross(y, p) @ relative[3:]]]
-    return np.concatenate(gaps), np.vstack(rows)
+    for loop in oracle.loops:
+        at_tip, at_socket = data.oMf[loop.tip], data.oMf[loop.socket]
+        relative = _frame_jacobian(oracle, loop.tip) - _frame_jacobian(oracle, loop.socket)
+        gaps.append(at_tip.translation - at_socket.translation)
+        rows.append(relative[:3])
+        p = at_socket.rotation[:, 0]
+        for y in at_tip.rotation.T[list(loop.across)]:
+            gaps.append([y @ p])
+            rows.append(_cross(y, p) @ relative[3:])
+    screws = _screw_rows(oracle)
+    extension = np.zeros(model.nv)
+    if oracle.rotor_idx.size:
+        extension[oracle.slide_idx] = home_lengths(oracle.machine)
+    return np.concatenate([*gaps, screws @ (q - extension)]), np.vstack([*rows, screws])
 
 
 def _closure_acceleration(oracle: Oracle, q: Array, v: Array, a: Array) -> Array:
-    """Second time derivative of the gap, (4 n_legs)."""
+    """Second time derivative of the gap, (rows,)."""
     model, data, axes = oracle.model, oracle.data, pin.LOCAL_WORLD_ALIGNED
     pin.forwardKinematics(model, data, q, v, a)
     pin.updateFramePlacements(model, data)
     rows = []
-    for tip, socket in zip(oracle.tip_frames, oracle.socket_frames, strict=True):
-        y, p = data.oMf[tip].rotation[:, 1], data.oMf[socket].rotation[:, 0]
-        w_tip = pin.getFrameVelocity(model, data, tip, axes).angular
-        w_socket = pin.getFrameVelocity(model, data, socket, axes).angular
-        acc_tip = pin.getFrameClassicalAcceleration(model, data, tip, axes)
-        acc_socket = pin.getFrameClassicalAcceleration(model, data, socket, axes)
-        across_rate = np.cross(np.cross(w_tip, y), p) + np.cross(y, np.cross(w_socket, p))
-        rows += [
-            acc_tip.linear - acc_socket.linear,
-            [np.cross(y, p) @ (acc_tip.angular - acc_socket.angular) + across_rate @ (w_tip - w_socket)],
-        ]
-    return np.concatenate(rows)
+    for loop in oracle.loops:
+        p = data.oMf[loop.socket].rotation[:, 0]
+        w_tip = pin.getFrameVelocity(model, data, loop.tip, axes).angular
+        w_socket = pin.getFrameVelocity(model, data, loop.socket, axes).angular
+        acc_tip = pin.getFrameClassicalAcceleration(model, data, loop.tip, axes)
+        acc_socket = pin.getFrameClassicalAcceleration(model, data, loop.socket, axes)
+        rows.append(acc_tip.linear - acc_socket.linear)
+        for y in data.oMf[loop.tip].rotation.T[list(loop.across)]:
+            across_rate = _cross(_cross(w_tip, y), p) + _cross(y, _cross(w_socket, p))
+            across = _cross(y, p) @ (acc_tip.angular - acc_socket.angular) + across_rate @ (w_tip - w_socket)
+            rows.append([across])
+    return np.concatenate([*rows, _screw_rows(oracle) @ a])
+
+
+def _screw_rows(oracle: Oracle) -> Array:
+    """Rows (screws, nv) of slide - lead/2pi (rotor/gear + hand passive)."""
+    rows = np.zeros((len(oracle.rotor_idx), oracle.model.nv))
+    screws = (leg.screw for leg in oracle.machine.legs if leg.screw is not None)
+    for row, screw, slide, passive, rotor in zip(
+        rows, screws, oracle.slide_idx, oracle.passive_idx, oracle.rotor_idx, strict=False
+    ):
+        travel = screw.lead_m / (2 * np.pi)
+        row[[slide, rotor, passive]] = 1.0, -travel / screw.gear_ratio, -travel * screw.hand
+    return rows
+
+
+def _cross(a: Array, b: Array) -> Array:
+    return pin.skew(a) @ b  # many times faster than numpy's
 
 
 def _frame_jacobian(oracle: Oracle, frame: int) -> Array:
@@ -507,32 +454,48 @@ def _frame_jacobian(oracle: Oracle, frame: int) -> Array:
 
 
 def inverse_dynamics(oracle: Oracle, pose: Array, pose_rate: Array, pose_acc: Array, wrench: Array) -> InverseDynamics:
-    """Leg motion, actuator and cell forces of one state.
+    """Leg motion, actuator forces or motor torques, and inner forces of one state.
 
     `pose` (6): x y z yaw pitch roll, R = Rz(yaw) Ry(pitch) Rx(roll); `pose_rate` and `pose_acc` are its derivatives.
     `wrench` (6): external force (N) and moment about o (Nm) on the platform, base axes.
 
-    The generalised forces of the open tree must come from the slides, the locked cells, the loop multipliers and the
-    wrench; every passive joint and the platform itself contribute nothing:  [S_slide S_cell Jc^T] x = rnea - Jo^T W.
+    The generalised forces of the open tree and of friction must come from the actuators, the locked coordinates, the
+    loop multipliers and the wrench:  S f + [S_locked Jc^T] x = rnea + friction - Jo^T W = h. On the motions N that the
+    closed machine has, N^T S f = N^T h; of the solutions of a redundant machine the one of least norm is taken.
     """
     q, v, a = solve_state(oracle, pose, pose_rate, pose_acc)
-    model, data, count = oracle.model, oracle.data, len(oracle.slide_idx)
+    model, moving = oracle.model, oracle.moving_idx
     acceleration_gap = _closure_acceleration(oracle, q, v, a)
-    pin.computeJointJacobians(model, data, q)
-    pin.updateFramePlacements(model, data)
-    gap, jacobian = _closure(oracle)
-    needed = rnea_only(oracle, q, v, a) - _frame_jacobian(oracle, oracle.origin_frame).T @ wrench
+    gap, jacobian = _closure_at(oracle, q)
+    needed = rnea_only(oracle, q, v, a) + _friction(oracle, v)
+    needed -= _frame_jacobian(oracle, oracle.origin_frame).T @ wrench
+
+    motions = np.zeros((model.nv, FREEDOMS[oracle.machine.platform_kind]))
+    motions[moving] = _null_space(jacobian[:, moving], motions.shape[1])
+    actuation = np.linalg.lstsq(motions[oracle.actuator_idx].T, motions.T @ needed, rcond=None)[0]
+
     unit = np.eye(model.nv)
-    sources = np.hstack([unit[:, oracle.slide_idx], unit[:, oracle.cell_idx], jacobian.T])
-    x = np.linalg.solve(sources, needed)
-    errors = (gap, jacobian @ v, acceleration_gap, sources @ x - needed)
+    sources = np.hstack([unit[:, oracle.lateral_idx], unit[:, oracle.cell_idx], jacobian.T])
+    rest = needed - unit[:, oracle.actuator_idx] @ actuation
+    inner = np.linalg.lstsq(sources, rest, rcond=None)[0]
+    errors = (gap, jacobian @ v, acceleration_gap, sources @ inner - rest)
+
+    n_lateral, n_cells = len(oracle.lateral_idx), len(oracle.cell_idx)
+    has_screws = bool(oracle.rotor_idx.size)
+    nothing = np.empty(0)
     return InverseDynamics(
         length_m=q[oracle.slide_idx],
         length_rate_m_s=v[oracle.slide_idx],
         length_acc_m_s2=a[oracle.slide_idx],
-        force_n=x[:count],
-        cell_n=x[count : count + len(oracle.cell_idx)],
+        force_n=nothing if has_screws else actuation,
+        cell_n=inner[n_lateral : n_lateral + n_cells],
         residual=max(float(np.abs(e).max()) for e in errors),
+        twist_rad=q[oracle.passive_idx] if has_screws else nothing,
+        motor_rad=q[oracle.rotor_idx],
+        motor_rate_rad_s=v[oracle.rotor_idx],
+        motor_acc_rad_s2=a[oracle.rotor_idx],
+        torque_nm=actuation if has_screws else nothing,
+        lateral=inner[:n_lateral].reshape(-1, 4),
     )
 
 
@@ -546,3 +509,29 @@ def mechanical_energy(oracle: Oracle, pose: Array, pose_rate: Array) -> tuple[fl
     q, v, _ = solve_state(oracle, pose, pose_rate, np.zeros(6))
     kinetic = pin.computeKineticEnergy(oracle.model, oracle.data, q, v)
     return float(kinetic), float(pin.computePotentialEnergy(oracle.model, oracle.data, q))
+
+
+def _friction(oracle: Oracle, v: Array) -> Array:
+    """Generalised forces (nv) that overcome friction. Needs joint Jacobians and frame placements in `data`."""
+    force = np.zeros(oracle.model.nv)
+    for i, (leg, loop) in enumerate(zip(oracle.machine.legs, oracle.loops, strict=False)):
+        friction, slide = leg.friction, oracle.slide_idx[i]
+        force[slide] += friction.viscous_n_s_m * v[slide] + friction.coulomb_n * np.tanh(v[slide] / COULOMB_FADES_M_S)
+        if leg.kind.startswith("U"):
+            axes = oracle.model.joints[oracle.model.getJointId(f"leg{i + 1}/base")].idx_v + np.arange(2)
+            force[axes] += friction.universal_nm_s_rad * v[axes]
+        # The two axes of a U are perpendicular and the joint turns about nothing else, so U and S look alike here.
+        damping = {"U": friction.universal_nm_s_rad, "S": friction.spherical_nm_s_rad, "R": 0.0}[leg.kind[-1]]
+        relative = (_frame_jacobian(oracle, loop.tip) - _frame_jacobian(oracle, loop.socket))[3:]
+        force += damping * relative.T @ (relative @ v)
+    return force
+
+
+def _null_space(jacobian: Array, freedoms: int) -> Array:
+    """Orthonormal motions (columns, freedoms) that a closure Jacobian allows; another number of them is an error."""
+    _, s, vt = np.linalg.svd(jacobian)
+    s = np.concatenate([s, np.zeros(len(vt) - len(s))]) if len(s) < len(vt) else s
+    found = int((s < RANK_GAP * s[0]).sum())
+    if found != freedoms or s[-freedoms:].max() > 1e-4 * RANK_GAP * s[0]:
+        raise RuntimeError(f"the closed machine has {found} freedoms, expected {freedoms}")
+    return vt[-freedoms:].T

@@ -50,7 +50,7 @@ near = st.lists(st.floats(0.7, 1.2), min_size=N, max_size=N).map(np.array)
 rates = st.lists(st.floats(-0.5, 0.5), min_size=N, max_size=N).map(np.array)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400)
 @given(wild | near, wild | rates, wild, rates, st.sampled_from(AxisMode), st.sampled_from([0.01, 0.03]))
 def test_what_is_sent_is_finite_and_inside_whatever_was_proposed(
     position: np.ndarray, velocity: np.ndarray, force: np.ndarray, rate: np.ndarray, mode: AxisMode, elapsed_s: float

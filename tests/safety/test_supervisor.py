@@ -6,7 +6,7 @@ import pytest
 
 from controller.records import Fault, Mode, RequestKind, Verdict
 from controller.safety.faults import FAULTS, TRIPPING, Effect, describe, effect_of
-from controller.safety.supervisor import MODES_FOR, TRANSITIONS, Condition, admit, next_mode
+from controller.safety.supervisor import MODES_FOR, REASONS, TRANSITIONS, Condition, admit, next_mode
 
 ALL = [Condition(bits) for bits in range(1 << len(Condition))]
 POWERED = (Mode.READY, Mode.ACTIVE, Mode.STOPPING)
@@ -25,6 +25,7 @@ def test_every_fault_has_an_effect_and_a_meaning_and_no_other_stands_in_the_tabl
 def test_every_mode_and_every_request_has_its_row() -> None:
     assert set(TRANSITIONS) == set(Mode)
     assert set(MODES_FOR) == set(RequestKind) - {RequestKind.NONE}
+    assert set(REASONS) == set(Verdict)
 
 
 @pytest.mark.parametrize("mode", Mode)

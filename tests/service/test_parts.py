@@ -77,7 +77,7 @@ def test_only_the_owner_may_write_to_the_mailbox(tmp_path: Path) -> None:
     mailbox.close()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(st.binary(max_size=300) | st.dictionaries(st.text(max_size=8), st.floats() | st.text(max_size=5)).map(
     lambda d: json.dumps(d).encode()))  # fmt: skip
 def test_whatever_arrives_is_a_request_or_is_counted(data: bytes) -> None:
@@ -104,7 +104,7 @@ def test_a_message_becomes_its_request(tmp_path: Path) -> None:
     mailbox.close()
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(st.lists(st.floats(0.0, 0.039), min_size=1, max_size=300))
 def test_histogram_against_numpy(values: list[float]) -> None:
     histogram = Histogram()

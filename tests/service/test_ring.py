@@ -16,7 +16,7 @@ def row(index: int) -> np.ndarray:
     return np.array([index, -index, np.nan, 0.5 * index, -0.0])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
 def test_a_reader_gets_every_row_once_or_is_told_how_many_are_gone(bursts: list[int]) -> None:
     import tempfile
