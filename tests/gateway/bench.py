@@ -73,7 +73,8 @@ def wait_until(what: Callable[[], Any], seconds: float = 30.0) -> Any:
 def start_gateway(site: schema.Site, log: Path = Path(os.devnull)) -> subprocess.Popen[str]:
     """A gateway in a process of its own; it prints its summary as JSON."""
     code = (
-        "import asyncio, json, msgspec, pathlib, sys; from controller import schema; from controller.gateway import service\n"
+        "import asyncio, json, msgspec, pathlib, sys\nfrom controller import schema\n"
+        "from controller.gateway import service\n"
         "site = msgspec.json.decode(sys.argv[1], type=schema.Site)\n"
         "print(json.dumps(asyncio.run(service.run(site, ring_path=pathlib.Path(site.ring.path)))))"
     )
