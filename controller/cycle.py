@@ -45,11 +45,11 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
 
     # where is the machine, and what is wrong
     faults = judge_sample(sample, setup.limits)
-    measured = UNKNOWN
+    measured, twist = UNKNOWN, state.twist_rad.copy()
     if not faults & (Fault.SAMPLE_NOT_FINITE | Fault.STATUS_STALE):
-        measured = estimate(setup.machine, sample.length_m, sample.length_m_s, state.x_guess)
+        measured = estimate(setup.machine, sample.length_m, sample.length_m_s, state.x_guess, twist)
         faults |= judge_motion(sample, measured, setup.limits, state.latched)
-    x_guess = state.x_guess if measured is UNKNOWN else measured.pose
+    x_guess, twist = (state.x_guess, state.twist_rad) if measured is UNKNOWN else (measured.pose, twist)
     health, unwell = judge_health(setup, state, sample)
     faults |= unwell
 
@@ -69,18 +69,18 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
     elif mode not in POWERED:
         plan, latched = Hold(x_guess), False  # whatever was planned is dropped
     elif not latched:
-        plan, latched = hold_where_it_is(setup, sample, x_guess)
+        plan, latched = hold_where_it_is(setup, sample, x_guess, twist)
     elif mode is not Mode.ACTIVE:
         plan = state.plan
     reference = trajectory.at(plan, now_s)
 
     # legs, and the guard with the last word
-    legs = leg_demand(setup.machine, setup.drives, reference)
+    legs = leg_demand(setup.machine, setup.drives, reference, twist)
     on = AxisMode.FOLLOW if latched else AxisMode.HOLD
     proposed = Command(
         seq=state.command.seq + 1,
         axis_mode=on if mode in POWERED else AxisMode.STOP,
-        position_m=legs.length_m,
+        position_m=legs.position_m,
         velocity_m_s=legs.rate_m_s,
         force_n=setup.control.force_feedforward * legs.axis_n,
     )
@@ -93,7 +93,9 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
     step_m_s = both_follow * (command.position_m - state.command.position_m) / elapsed_s
     following_error_m = sample.setpoint_m - sample.length_m
     return (
-        State(mode, plan, reference, x_guess, command, step_m_s, sample.tick, health, latched, off_wanted, faults),
+        State(
+            mode, plan, reference, x_guess, twist, command, step_m_s, sample.tick, health, latched, off_wanted, faults,
+        ),
         Output(
             mode, command, measured, reference, legs.actuator_n, legs.cell_n, following_error_m,
             faults, acted, request.id, verdict,
@@ -185,8 +187,8 @@ def plan_motion(setup: Setup, state: State, request: Request) -> tuple[Verdict, 
 def pace(setup: Setup, plan: Plan) -> float:
     """By how much time along the plan must be stretched for the legs: 1 fits, 0 leaves the pose box or a stroke."""
     x, xd, xdd = trajectory.samples(plan, PATH_SAMPLES)
-    q, qd, qdd = np.empty((3, PATH_SAMPLES, len(setup.limits.length_min_m)))
-    kinematics.leg_rates_batch(setup.machine, x, xd, xdd, q, qd, qdd)
+    q, qd, qdd, twist = np.zeros((4, PATH_SAMPLES, len(setup.limits.length_min_m)))
+    kinematics.axis_rates_batch(setup.machine, x, xd, xdd, twist, q, qd, qdd)
     limits = setup.limits
     inside = (
         np.all(x >= limits.pose_min)
@@ -216,10 +218,10 @@ def conditions(state: State, faults: Fault, off_wanted: bool, now_s: float) -> C
     return result
 
 
-def hold_where_it_is(setup: Setup, sample: Sample, x_guess: Array) -> tuple[Hold, bool]:
+def hold_where_it_is(setup: Setup, sample: Sample, x_guess: Array, twist: Array) -> tuple[Hold, bool]:
     """Once the drives are on, hold the very set-point they hold: no step when the host takes over."""
     if sample.drives_enabled:
-        held = estimate(setup.machine, sample.setpoint_m, sample.length_m_s, x_guess)
+        held = estimate(setup.machine, sample.setpoint_m, sample.length_m_s, x_guess, twist.copy())
         if held is not UNKNOWN:
             return Hold(held.pose), True
     return Hold(x_guess), False

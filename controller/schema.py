@@ -61,7 +61,7 @@ class MotionLimits(Table, frozen=True):
 class Platform(Table, frozen=True):
     """The moving platform; com and tensor in platform axes, the tensor about the com."""
 
-    kind: Literal["free"]
+    kind: Literal["free", "spherical", "2r1t"]
     mass_kg: Positive
     com_m: Vector
     inertia_kg_m2: Tensor
@@ -92,19 +92,46 @@ class LegLimits(Table, frozen=True):
     force_n: Positive
 
 
-class ScrewDrive(Table, frozen=True, kw_only=True):
+class ScrewDrive(Table, frozen=True, kw_only=True, tag_field="kind", tag="screw"):
     """A rotary motor on a screw: motor turns = gear_ratio * screw turns; rotor inertia at the motor shaft.
 
     Friction of screw and guide as seen along the leg, opposing its rate.
     """
 
     lead_m: Positive
+    hand: Literal[-1, 1] = 1  # +1 right-hand thread; matters where the screw turns with the leg's twist (UHU)
     gear_ratio: Positive = 1.0
     rotor_inertia_kg_m2: NonNegative
     rated_torque_nm: Positive
     peak_torque_nm: Positive
     coulomb_n: NonNegative = 0.0
     viscous_n_s_m: NonNegative = 0.0
+
+
+class HydraulicDrive(Table, frozen=True, kw_only=True, tag_field="kind", tag="hydraulic"):
+    """A double-acting cylinder with one rod, on the side of the platform."""
+
+    piston_diameter_m: Positive
+    rod_diameter_m: Positive
+
+
+Drive = ScrewDrive | HydraulicDrive
+
+
+class Friction(Table, frozen=True, kw_only=True):
+    """Friction of a leg's joints, part of the mechanism: the actuator force has to overcome it.
+
+    In the sliding joint (coulomb_n + normal * seal load) sgn(rate) + viscous_n_s_m * rate. The seal load is the lateral
+    resultant, or the loads on gland and piston where these have places behind the platform joint.
+    """
+
+    universal_nm_s_rad: NonNegative = 0.0
+    spherical_nm_s_rad: NonNegative = 0.0
+    viscous_n_s_m: NonNegative = 0.0
+    coulomb_n: NonNegative = 0.0
+    normal: NonNegative = 0.0
+    gland_m: NonNegative = 0.0
+    piston_m: NonNegative = 0.0
 
 
 class Cell(Table, frozen=True):
@@ -114,31 +141,40 @@ class Cell(Table, frozen=True):
     capacity_n: Positive
 
 
+LegKind = Literal["UPRU", "UPS", "UHU", "UPR", "RPU"]
+
+
 class Legs(Table, frozen=True):
     """What all legs share; a [[leg]] table may override any of it."""
 
-    kind: Literal["UPRU"]
+    kind: LegKind
     limits: LegLimits
-    drive: ScrewDrive
+    drive: Drive
+    friction: Friction = Friction()
     cell: Cell | None = None
     links: dict[str, Link] = {}
+    preload_n: float = 0.0  # actuator force that a machine with more legs than freedoms stays close to
 
 
 class Leg(Table, frozen=True):
     """One leg: its joints, and whatever differs from [legs].
 
-    `base_joint_m` and `base_axis` (first U axis, fixed in the base) in base axes;
-    `platform_joint_m` and `platform_axis` (U axis fixed in the platform) in platform axes.
+    `base_joint_m` and `base_axis` in base axes: the U axis fixed in the base, or the axis of a base R joint.
+    `platform_joint_m` and `platform_axis` in platform axes: the U axis fixed in the platform, or the axis of a
+    platform R joint; an S joint has none.
     """
 
     base_joint_m: Vector
     platform_joint_m: Vector
     base_axis: Vector
-    platform_axis: Vector
+    platform_axis: Vector | None = None
+    kind: LegKind | None = None
     limits: LegLimits | None = None
-    drive: ScrewDrive | None = None
+    drive: Drive | None = None
+    friction: Friction | None = None
     cell: Cell | None = None
     links: dict[str, Link] | None = None
+    preload_n: float | None = None
 
 
 class Machine(Table, frozen=True, kw_only=True):
@@ -150,7 +186,7 @@ class Machine(Table, frozen=True, kw_only=True):
     gravity_m_s2: Vector = (0.0, 0.0, -9.81)
     platform: Platform
     legs: Legs
-    leg: Annotated[list[Leg], Meta(min_length=6, max_length=6)]
+    leg: Annotated[list[Leg], Meta(min_length=3, max_length=6)]
 
 
 # ---------------------------------------------------------------- site file

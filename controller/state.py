@@ -8,7 +8,8 @@ import numpy as np
 from controller import schema
 from controller.mechanism import kinematics
 from controller.mechanism.drive import Drives, build_drives
-from controller.mechanism.model import Mechanism, build, home_pose
+from controller.mechanism.layout import Mechanism
+from controller.mechanism.model import build, home_pose
 from controller.motion.trajectory import ZERO, Hold, MotionLimits, Plan, build_motion_limits
 from controller.records import Array, AxisMode, Command, Fault, Mode, Reference
 from controller.safety.limits import Limits, build_limits
@@ -43,6 +44,7 @@ class State:
     plan: Plan
     reference: Reference
     x_guess: Array  # (6,) the last pose found, where the next search starts
+    twist_rad: Array  # (n,) screw twists there: which turn the screws are in
     command: Command
     step_m_s: Array  # (n,) leg rate that the last two commands make
     tick: int
@@ -70,12 +72,13 @@ def initial_state(setup: Setup) -> State:
     """The state before the first tick: everything off, the platform believed at home."""
     n = len(setup.limits.length_min_m)
     q = np.empty(n)
-    kinematics.leg_lengths(setup.machine, setup.home, q)
+    kinematics.leg_lengths(setup.machine, setup.home, q)  # at home the axes are at the leg lengths
     return State(
         mode=Mode.OFF,
         plan=Hold(setup.home),
         reference=Reference(setup.home, ZERO, ZERO),
         x_guess=setup.home,
+        twist_rad=np.zeros(n),
         command=Command(0, AxisMode.STOP, q, np.zeros(n), np.zeros(n)),
         step_m_s=np.zeros(n),
         tick=0,

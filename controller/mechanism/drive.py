@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from controller import schema
+from controller.errors import ConfigurationError
+from controller.mechanism.leg import STICTION_SPEED_M_S
 from controller.mechanism.model import effective_leg
 from controller.records import Array
-
-STICTION_SPEED_M_S = 2e-3  # below this rate the Coulomb term fades: its sign is not known at rest
 
 
 class Drives(NamedTuple):
@@ -23,12 +23,26 @@ class Drives(NamedTuple):
 def build_drives(machine: schema.Machine) -> Drives:
     """Arrays of the machine file's [legs.drive]."""
     legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
-    turns = [2.0 * math.pi * leg.drive.gear_ratio / leg.drive.lead_m for leg in legs]
-    return Drives(
-        rotor_mass_kg=np.array([leg.drive.rotor_inertia_kg_m2 * t * t for leg, t in zip(legs, turns, strict=True)]),
-        coulomb_n=np.array([leg.drive.coulomb_n for leg in legs]),
-        viscous_n_s_m=np.array([leg.drive.viscous_n_s_m for leg in legs]),
-    )
+    drives = Drives(*np.zeros((3, len(legs))))
+    for i, leg in enumerate(legs):
+        drive = leg.drive
+        if isinstance(drive, schema.ScrewDrive):
+            turns = 2.0 * math.pi * drive.gear_ratio / drive.lead_m
+            # where the screw turns with the leg's twist, the rotor is in the dynamics of the mechanism already
+            drives.rotor_mass_kg[i] = 0.0 if leg.kind == "UHU" else drive.rotor_inertia_kg_m2 * turns * turns
+            drives.coulomb_n[i], drives.viscous_n_s_m[i] = drive.coulomb_n, drive.viscous_n_s_m
+    return drives
+
+
+def screw(drive: schema.Drive) -> schema.ScrewDrive:
+    """The drive, if it is a screw.
+
+    Raises:
+        ConfigurationError: if it is not.
+    """
+    if not isinstance(drive, schema.ScrewDrive):
+        raise ConfigurationError("legs.drive.kind: found hydraulic, the virtual cell can only drive screws so far")
+    return drive
 
 
 def axis_force(drives: Drives, f: Array, qd: Array, qdd: Array) -> Array:

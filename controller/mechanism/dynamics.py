@@ -1,61 +1,127 @@
-"""Inverse dynamics: actuator and load-cell forces from the motion of the platform.
+"""Inverse dynamics: axis and load-cell forces from the motion of the platform, and what follows from it.
 
 x, xd, xdd   platform coordinates and their derivatives              (6,)   m, rad
 wrench       external force and moment on the platform about o       (6,)   N, N m, base axes
-f            actuator forces, > 0 extends the leg                    (n,)   N
+f            forces along the axes, > 0 extends the leg              (n,)   N; a motor on a screw that turns with the
+             twist gives f lead / (2 pi gear_ratio), its rotor included; other drives add their own
+             (controller.mechanism.drive)
 f_cell       load-cell forces, > 0 compression                       (n,)   N
-Source: Ni et al. eq. (20)-(37); what the drive adds is not in f (controller.mechanism.drive).
+JT, A        scratch of the solution
+Source: Ni et al. eq. (20)-(37); Hao et al. for fewer freedoms than six: (J G)^T f = G^T W with twist = G u.
 """
 
 import math
 
 import numpy as np
+from numba import types
 
+from controller.mechanism import layout
 from controller.mechanism.compile import i64, inline, kernel, v1, v2
-from controller.mechanism.leg import below_cell_force, leg_motion, leg_wrench
-from controller.mechanism.model import MECHANISM, Mechanism
-from controller.mechanism.platform import Body, body
-from controller.mechanism.spatial import Vec, add, apply, apply_t, axpy, cross, solve, sub, vec
+from controller.mechanism.kinematics import twist_row
+from controller.mechanism.layout import MECHANISM, Mechanism
+from controller.mechanism.leg import below_cell_force, lateral, leg_motion, leg_wrench, sliding_friction
+from controller.mechanism.platform import Body, body, freedoms, independent
+from controller.mechanism.spatial import Vec, add, apply, apply_t, axpy, cross, solve, sub, symmetric, triple
 from controller.records import Array
 
 
 @inline
 def platform_wrench(machine: Mechanism, body: Body) -> tuple[Vec, Vec]:
     """Inertial minus gravity force and moment about o of the platform, base axes."""
-    h = apply(body.R, vec(machine.platform_moment))
-    lift = sub(body.a, vec(machine.gravity))
-    force = add(axpy(machine.platform_mass, lift, cross(body.e, h)), cross(body.w, cross(body.w, h)))
+    platform = machine.platform
+    h = apply(body.R, triple(platform, layout.MOMENT))
+    lift = sub(body.a, triple(platform, layout.GRAVITY))
+    force = add(axpy(platform[layout.MASS], lift, cross(body.e, h)), cross(body.w, cross(body.w, h)))
     w = apply_t(body.R, body.w)
-    moment = add(apply(machine.platform_inertia, apply_t(body.R, body.e)), cross(w, apply(machine.platform_inertia, w)))
-    return force, add(apply(body.R, moment), cross(h, lift))
+    turning = symmetric(platform, layout.INERTIA, apply_t(body.R, body.e))
+    turning = add(turning, cross(w, symmetric(platform, layout.INERTIA, w)))
+    return force, add(apply(body.R, turning), cross(h, lift))
+
+
+@inline
+def distribute(machine: Mechanism, body: Body, W: Array, JT: Array, f: Array, scratch: Array) -> bool:
+    """Axis forces f (n,) with (J G)^T f = G^T W; JT (6, n) and W (6,) are destroyed. False at a singular pose.
+
+    Legs beyond the freedoms share: the forces nearest to the preload, the least norm when that is 0.
+    """
+    n, free = JT.shape[1], freedoms(machine.platform)
+    if free == n:
+        if free != 6:
+            G = scratch[0]
+            independent(machine.platform, body.o, body.R, G)
+            A, b = scratch[1], scratch[2, 0]
+            for j in range(free):
+                b[j] = 0.0
+                for k in range(6):
+                    b[j] += G[k, j] * W[k]
+                for i in range(n):
+                    A[j, i] = 0.0
+                    for k in range(6):
+                        A[j, i] += G[k, j] * JT[k, i]
+            ratio = solve(A, b, n)
+            for i in range(n):
+                f[i] = b[i]
+            return ratio != 0.0
+        for i in range(n):
+            f[i] = W[i]
+        return solve(JT, f, n) != 0.0
+    G, A, N = scratch[0], scratch[1], scratch[2]
+    independent(machine.platform, body.o, body.R, G)
+    b = np.zeros(free)
+    for j in range(free):
+        for k in range(6):
+            b[j] += G[k, j] * W[k]
+        for i in range(n):
+            A[j, i] = 0.0
+            for k in range(6):
+                A[j, i] += G[k, j] * JT[k, i]
+            b[j] -= A[j, i] * machine.legs[i, layout.PRELOAD]
+    for j in range(free):
+        for k in range(free):
+            N[j, k] = 0.0
+            for i in range(n):
+                N[j, k] += A[j, i] * A[k, i]
+    ratio = solve(N, b, free)
+    for i in range(n):
+        f[i] = machine.legs[i, layout.PRELOAD]
+        for j in range(free):
+            f[i] += A[j, i] * b[j]
+    return ratio != 0.0
 
 
 @inline
 def state_forces(
-    machine: Mechanism, x: Array, xd: Array, xdd: Array, wrench: Array, f_out: Array, f_cell_out: Array, JT: Array
+    machine: Mechanism, body: Body, wrench: Array, f_out: Array, f_cell_out: Array, JT: Array, scratch: Array
 ) -> bool:
-    """One state; JT (6, 6) is scratch. False at a singular pose, with NaN in the outputs."""
-    platform = body(x, xd, xdd)
-    force, moment = platform_wrench(machine, platform)
-    n = machine.base_joint.shape[0]
+    """One state; JT (6, n) and scratch (4, 6, 6). False at a singular pose, with NaN in the outputs."""
+    force, moment = platform_wrench(machine, body)
+    n = machine.legs.shape[0]
+    own, W = scratch[3, 0], scratch[3, 1]
     for i in range(n):
-        leg = leg_motion(machine, i, platform)
-        leg_force, leg_moment = leg_wrench(machine, i, leg)
+        row = machine.legs[i]
+        leg = leg_motion(machine, i, body)
+        leg_force, leg_moment, motor = leg_wrench(machine, i, leg, body)
         force, moment = add(force, leg_force), add(moment, leg_moment)
-        lever = cross(leg.arm, leg.n)
+        line, lever = leg.n, cross(leg.arm, leg.n)
+        if row[layout.SCREW] != 0.0:
+            k, t = twist_row(row, body.R, leg.arm, leg.n, leg.l)
+            line, lever = axpy(-row[layout.SCREW], k, line), axpy(-row[layout.SCREW], t, lever)
         for k in range(3):
-            JT[k, i] = leg.n[k]
+            JT[k, i] = line[k]
             JT[3 + k, i] = lever[k]
+        # what the axis needs for itself: it does not pass through the cell
+        own[i] = sliding_friction(machine, i, leg, body) + motor * row[layout.MOTOR_RAD_M]
         f_cell_out[i] = -below_cell_force(machine, i, leg)
     for k in range(3):
-        f_out[k] = force[k] - wrench[k]
-        f_out[3 + k] = moment[k] - wrench[3 + k]
-    if solve(JT, f_out, 6) == 0.0:
+        W[k] = force[k] - wrench[k]
+        W[3 + k] = moment[k] - wrench[3 + k]
+    if not distribute(machine, body, W, JT, f_out, scratch):
         f_out[:] = math.nan
         f_cell_out[:] = math.nan
         return False
     for i in range(n):
         f_cell_out[i] += f_out[i]
+        f_out[i] += own[i]
     return True
 
 
@@ -63,8 +129,9 @@ def state_forces(
 def inverse_dynamics(
     machine: Mechanism, x: Array, xd: Array, xdd: Array, wrench: Array, f_out: Array, f_cell_out: Array
 ) -> int:
-    """Actuator and load-cell forces (n,) of one state; 0, or -1 at a singular pose with NaN in the outputs."""
-    return 0 if state_forces(machine, x, xd, xdd, wrench, f_out, f_cell_out, np.empty((6, 6))) else -1
+    """Axis and load-cell forces (n,) of one state; 0, or -1 at a singular pose with NaN in the outputs."""
+    JT, scratch = np.empty((6, machine.legs.shape[0])), np.empty((4, 6, 6))
+    return 0 if state_forces(machine, body(x, xd, xdd), wrench, f_out, f_cell_out, JT, scratch) else -1
 
 
 @kernel(i64(MECHANISM, v2, v2, v2, v2, v2, v2))
@@ -72,9 +139,20 @@ def inverse_dynamics_batch(
     machine: Mechanism, x: Array, xd: Array, xdd: Array, wrench: Array, f_out: Array, f_cell_out: Array
 ) -> int:
     """As `inverse_dynamics` for N states, a row a state; returns the number of singular states."""
-    JT = np.empty((6, 6))
+    JT, scratch = np.empty((6, machine.legs.shape[0])), np.empty((4, 6, 6))
     singular = 0
     for k in range(x.shape[0]):
-        if not state_forces(machine, x[k], xd[k], xdd[k], wrench[k], f_out[k], f_cell_out[k], JT):
+        if not state_forces(machine, body(x[k], xd[k], xdd[k]), wrench[k], f_out[k], f_cell_out[k], JT, scratch):
             singular += 1
     return singular
+
+
+@kernel(types.void(MECHANISM, v2, v2, v2, v2, v2))
+def lateral_batch(machine: Mechanism, x: Array, xd: Array, xdd: Array, force_out: Array, moment_out: Array) -> None:
+    """Lateral force and moment (N, 2 n) of cylinder on rod about the platform joint, x and y of each leg's frame."""
+    for k in range(x.shape[0]):
+        platform = body(x[k], xd[k], xdd[k])
+        for i in range(machine.legs.shape[0]):
+            fx, fy, tx, ty = lateral(machine, i, leg_motion(machine, i, platform), platform)
+            force_out[k, 2 * i], force_out[k, 2 * i + 1] = fx, fy
+            moment_out[k, 2 * i], moment_out[k, 2 * i + 1] = tx, ty

@@ -1,59 +1,31 @@
-"""A machine as flat arrays: what the kernels take.
-
-Links of a leg that turn together are one rigid group: its mass, first moment and inertia about the joint centre
-it is measured from stand for all of them, exactly (parallel-axis theorem). So a leg costs the same whatever
-the number of its links.
-"""
+"""From a validated machine file to the kernels' arrays."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-from numba import types
 
 from controller import schema
-from controller.mechanism.compile import f64, v1, v2, v3, v4
+from controller.mechanism import layout
+from controller.mechanism.kinematics import twists
+from controller.mechanism.layout import Mechanism
 from controller.records import POSE, Array
 
-LOWER, ROD, UPPER = 0, 1, 2
-GROUPS = {"lower": LOWER, "rod": ROD, "upper": UPPER}
-
-
-class Mechanism(NamedTuple):
-    """One machine; n legs; all read-only by convention, SI.
-
-    Groups: LOWER turns with the base joint (moments about it), ROD slides and turns with the base joint, UPPER
-    slides and turns with the platform joint (moments of both about the platform joint); leg-frame axes.
-    """
-
-    base_joint: Array  # (n, 3) B_i, base axes
-    platform_joint: Array  # (n, 3) b_i, platform axes
-    base_axis: Array  # (n, 3) unit, U axis fixed in the base, base axes
-    platform_axis: Array  # (n, 3) unit, U axis fixed in the platform, platform axes
-    mass: Array  # (n, 3) kg, a column a group
-    moment: Array  # (n, 3, 3) kg m, first moment of [leg, group]
-    inertia: Array  # (n, 3, 3, 3) kg m2 of [leg, group] about the joint centre
-    below_mass: Array  # (n,) kg between actuator and load cell
-    below_moment: Array  # (n, 3) kg m, their first moment about b_i
-    platform_mass: float
-    platform_moment: Array  # (3,) kg m about o, platform axes
-    platform_inertia: Array  # (3, 3) kg m2 about o, platform axes
-    gravity: Array  # (3,) m/s2, base axes
-    radius: float  # m, mean distance of the platform joints from o: scales rotations
-
-
-MECHANISM = types.NamedTuple((v2, v2, v2, v2, v2, v3, v4, v1, v2, f64, v1, v2, v1, f64), Mechanism)
+PLATFORM_KINDS = {"free": layout.FREE, "spherical": layout.SPHERICAL, "2r1t": layout.PLANE_TILT}
+FREEDOMS = {"free": 6, "spherical": 3, "2r1t": 3}
+GROUP_MOMENT = {"lower": layout.LOWER_MOMENT, "rod": layout.ROD_MOMENT, "upper": layout.UPPER_MOMENT}
 
 
 def effective_leg(machine: schema.Machine, index: int) -> schema.Legs:
     """What holds for leg `index` (0-based): the leg's own tables go before those of [legs], links by name."""
     shared, own = machine.legs, machine.leg[index]
     return schema.Legs(
-        kind=shared.kind,
+        kind=own.kind or shared.kind,
         limits=own.limits or shared.limits,
         drive=own.drive or shared.drive,
+        friction=own.friction or shared.friction,
         cell=own.cell or shared.cell,
         links=shared.links | (own.links or {}),
+        preload_n=shared.preload_n if own.preload_n is None else own.preload_n,
     )
 
 
@@ -67,39 +39,70 @@ def about_joint(mass: float, com: Array, inertia: Array) -> Array:
     return inertia + mass * (np.dot(com, com) * np.eye(3) - np.outer(com, com))
 
 
+def six(tensor: Array) -> list[float]:
+    """The six columns of a symmetric tensor (3, 3)."""
+    return [tensor[0, 0], tensor[1, 1], tensor[2, 2], tensor[0, 1], tensor[0, 2], tensor[1, 2]]
+
+
 def build(machine: schema.Machine) -> Mechanism:
     """The kernels' arrays of a validated machine file."""
-    n = len(machine.leg)
-    mass, moment, inertia = np.zeros((n, 3)), np.zeros((n, 3, 3)), np.zeros((n, 3, 3, 3))
-    below_mass, below_moment = np.zeros(n), np.zeros((n, 3))
-    for i in range(n):
-        leg = effective_leg(machine, i)
-        for name, link in leg.links.items():
-            group, com = GROUPS[link.group], np.array(link.com_m)
-            mass[i, group] += link.mass_kg
-            moment[i, group] += link.mass_kg * com
-            inertia[i, group] += about_joint(link.mass_kg, com, np.array(link.inertia_kg_m2))
-            if leg.cell and name in leg.cell.links_below:
-                below_mass[i] += link.mass_kg
-                below_moment[i] += link.mass_kg * com
-    platform = machine.platform
-    com = np.array(platform.com_m)
-    platform_joint = np.array([leg.platform_joint_m for leg in machine.leg])
-    base_axis = np.array([leg.base_axis for leg in machine.leg])
-    platform_axis = np.array([leg.platform_axis for leg in machine.leg])
-    return Mechanism(
-        base_joint=np.array([leg.base_joint_m for leg in machine.leg]),
-        platform_joint=platform_joint,
-        base_axis=base_axis / np.linalg.norm(base_axis, axis=1, keepdims=True),
-        platform_axis=platform_axis / np.linalg.norm(platform_axis, axis=1, keepdims=True),
-        mass=mass,
-        moment=moment,
-        inertia=inertia,
-        below_mass=below_mass,
-        below_moment=below_moment,
-        platform_mass=platform.mass_kg,
-        platform_moment=platform.mass_kg * com,
-        platform_inertia=about_joint(platform.mass_kg, com, np.array(platform.inertia_kg_m2)),
-        gravity=np.array(machine.gravity_m_s2),
-        radius=sum(math.hypot(*leg.platform_joint_m) for leg in machine.leg) / n,
+    legs = np.array([_leg_row(machine.leg[i], effective_leg(machine, i)) for i in range(len(machine.leg))])
+    body = machine.platform
+    com, home = np.array(body.com_m), home_pose(machine)
+    platform = np.zeros(layout.PLATFORM_COLUMNS)
+    platform[layout.KIND] = PLATFORM_KINDS[body.kind]
+    platform[layout.MASS] = body.mass_kg
+    platform[layout.MOMENT : layout.MOMENT + 3] = body.mass_kg * com
+    platform[layout.INERTIA : layout.INERTIA + 6] = six(about_joint(body.mass_kg, com, np.array(body.inertia_kg_m2)))
+    platform[layout.GRAVITY : layout.GRAVITY + 3] = machine.gravity_m_s2
+    platform[layout.HOME : layout.HOME + 3] = home[:3]
+    platform[layout.RADIUS] = sum(math.hypot(*leg.platform_joint_m) for leg in machine.leg) / len(machine.leg)
+    return _with_home_twist(Mechanism(legs, platform), home)
+
+
+def _leg_row(joints: schema.Leg, leg: schema.Legs) -> Array:
+    row = np.zeros(layout.LEG_COLUMNS)
+    row[layout.BASE_JOINT : layout.BASE_JOINT + 3] = joints.base_joint_m
+    row[layout.PLATFORM_JOINT : layout.PLATFORM_JOINT + 3] = joints.platform_joint_m
+    row[layout.BASE_AXIS : layout.BASE_AXIS + 3] = np.array(joints.base_axis) / np.linalg.norm(joints.base_axis)
+    if joints.platform_axis is not None:
+        row[layout.PLATFORM_AXIS : layout.PLATFORM_AXIS + 3] = np.array(joints.platform_axis) / np.linalg.norm(
+            joints.platform_axis
+        )
+    row[layout.BASE_REVOLUTE] = leg.kind == "RPU"
+    row[layout.PLATFORM_UNIVERSAL] = leg.kind in ("UPRU", "UHU")
+    for name, link in leg.links.items():
+        com, inertia = np.array(link.com_m), np.array(link.inertia_kg_m2)
+        at = GROUP_MOMENT[link.group]
+        row[at : at + 3] += link.mass_kg * com
+        at = layout.UPPER_INERTIA if link.group == "upper" else layout.BASE_INERTIA
+        row[at : at + 6] += six(about_joint(link.mass_kg, com, inertia))
+        if link.group == "rod":
+            at = layout.ROD_INERTIA
+            row[at : at + 6] += six(about_joint(link.mass_kg, com, inertia))
+        row[layout.ROD_MASS] += link.mass_kg * (link.group == "rod")
+        row[layout.UPPER_MASS] += link.mass_kg * (link.group == "upper")
+        if leg.cell and name in leg.cell.links_below:
+            row[layout.BELOW_MASS] += link.mass_kg
+            row[layout.BELOW_MOMENT : layout.BELOW_MOMENT + 3] += link.mass_kg * com
+    friction = leg.friction
+    row[layout.UNIVERSAL_FRICTION], row[layout.SPHERICAL_FRICTION] = (
+        friction.universal_nm_s_rad,
+        friction.spherical_nm_s_rad,
     )
+    row[layout.VISCOUS_FRICTION], row[layout.COULOMB_FRICTION] = friction.viscous_n_s_m, friction.coulomb_n
+    row[layout.NORMAL_FRICTION] = friction.normal
+    row[layout.GLAND], row[layout.PISTON] = friction.gland_m, friction.piston_m
+    if leg.kind == "UHU" and isinstance(leg.drive, schema.ScrewDrive):
+        row[layout.SCREW] = leg.drive.hand * leg.drive.lead_m / (2.0 * math.pi)
+        row[layout.MOTOR_RAD_M] = leg.drive.gear_ratio * 2.0 * math.pi / leg.drive.lead_m
+        row[layout.ROTOR_INERTIA], row[layout.HAND] = leg.drive.rotor_inertia_kg_m2, leg.drive.hand
+    row[layout.PRELOAD] = leg.preload_n
+    return row
+
+
+def _with_home_twist(machine: Mechanism, home: Array) -> Mechanism:
+    twist = np.zeros(len(machine.legs))
+    twists(machine, home, np.zeros_like(twist), twist)
+    machine.legs[:, layout.HOME_TWIST] = twist
+    return machine

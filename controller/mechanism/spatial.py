@@ -13,9 +13,20 @@ Mat = tuple[Vec, Vec, Vec]
 
 
 @inline
-def vec(a: Array) -> Vec:
-    """The first three numbers of an array."""
-    return (a[0], a[1], a[2])
+def triple(row: Array, at: int) -> Vec:
+    """Three numbers of an array from index `at` on."""
+    return (row[at], row[at + 1], row[at + 2])
+
+
+@inline
+def symmetric(row: Array, at: int, a: Vec) -> Vec:
+    """M a; the symmetric M is xx yy zz xy xz yz in an array from index `at` on."""
+    xx, yy, zz, xy, xz, yz = row[at], row[at + 1], row[at + 2], row[at + 3], row[at + 4], row[at + 5]
+    return (
+        xx * a[0] + xy * a[1] + xz * a[2],
+        xy * a[0] + yy * a[1] + yz * a[2],
+        xz * a[0] + yz * a[1] + zz * a[2],
+    )
 
 
 @inline
@@ -61,8 +72,8 @@ def norm(a: Vec) -> float:
 
 
 @inline
-def apply(M: Mat | Array, a: Vec) -> Vec:
-    """M a; M is three rows, tuples or an array (3, 3)."""
+def apply(M: Mat, a: Vec) -> Vec:
+    """M a; M is three rows."""
     return (
         M[0][0] * a[0] + M[0][1] * a[1] + M[0][2] * a[2],
         M[1][0] * a[0] + M[1][1] * a[1] + M[1][2] * a[2],

@@ -6,7 +6,7 @@ import numpy as np
 
 from controller.mechanism import dynamics, kinematics
 from controller.mechanism.drive import Drives, axis_force
-from controller.mechanism.model import Mechanism
+from controller.mechanism.layout import Mechanism
 from controller.records import Array, Reference
 
 NO_WRENCH = np.zeros(6)
@@ -15,17 +15,18 @@ NO_WRENCH = np.zeros(6)
 class LegDemand(NamedTuple):
     """What a reference asks of the legs, (n,) each."""
 
-    length_m: Array
+    position_m: Array
     rate_m_s: Array
     axis_n: Array  # force of the drives: rigid model, rotor inertia, friction
     actuator_n: Array  # force of the rigid model
     cell_n: Array  # load-cell force of the rigid model
 
 
-def leg_demand(machine: Mechanism, drives: Drives, reference: Reference) -> LegDemand:
-    """Lengths, rates and forces at the reference; NaN forces at a singular pose."""
-    q, qd, qdd, f, f_cell = np.empty((5, machine.base_joint.shape[0]))
+def leg_demand(machine: Mechanism, drives: Drives, reference: Reference, twist: Array) -> LegDemand:
+    """Axis positions, rates and forces at the reference, NaN forces at a singular pose; twist (n,) near the pose."""
+    q, qd, qdd, f, f_cell, branch = np.empty((6, len(machine.legs)))
+    branch[:] = twist
     x, xd, xdd = reference.pose, reference.rate, reference.acceleration
-    kinematics.leg_rates(machine, x, xd, xdd, q, qd, qdd)
+    kinematics.axis_rates(machine, x, xd, xdd, branch, q, qd, qdd)
     dynamics.inverse_dynamics(machine, x, xd, xdd, NO_WRENCH, f, f_cell)
     return LegDemand(q, qd, axis_force(drives, f, qd, qdd), f, f_cell)

@@ -10,7 +10,7 @@ from controller import schema
 from controller.errors import ConfigurationError, DeviceError
 from controller.mechanism import kinematics
 from controller.mechanism.drive import build_drives
-from controller.mechanism.model import build, home_pose
+from controller.mechanism.model import build, effective_leg, home_pose
 from controller.motion.feedforward import leg_demand
 from controller.motion.trajectory import ZERO
 from controller.records import POSE, Reference
@@ -51,8 +51,9 @@ def _report_machine(machine: schema.Machine, path: Path, out: TextIO) -> None:
     if problems:
         raise ConfigurationError("\n".join(f"{path}: {problem}" for problem in problems))
     model, drives, home = build(machine), build_drives(machine), home_pose(machine)
-    demand = leg_demand(model, drives, Reference(home, ZERO, ZERO))
-    mass = machine.platform.mass_kg + float(model.mass.sum())
+    demand = leg_demand(model, drives, Reference(home, ZERO, ZERO), np.zeros(len(machine.leg)))
+    legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
+    mass = machine.platform.mass_kg + sum(link.mass_kg for leg in legs for link in leg.links.values())
     print(f"machine {machine.name}: valid; {machine.title}", file=out)
     print(f"  {len(machine.leg)} {machine.legs.kind} legs, {mass:.1f} kg in motion", file=out)
     print(f"  condition number at home {kinematics.condition(model, home):.2f}", file=out)
@@ -61,7 +62,7 @@ def _report_machine(machine: schema.Machine, path: Path, out: TextIO) -> None:
         limits = leg.limits or machine.legs.limits
         low, high = limits.length_m
         print(
-            f"  {i + 1:>3}   {demand.length_m[i]:.4f}   {low:.3f} … {high:.3f}   {limits.speed_m_s:9.3f}"
+            f"  {i + 1:>3}   {demand.position_m[i]:.4f}   {low:.3f} … {high:.3f}   {limits.speed_m_s:9.3f}"
             f"  {limits.force_n:13.1f}  {demand.actuator_n[i]:14.2f}  {demand.cell_n[i]:6.2f}",
             file=out,
         )

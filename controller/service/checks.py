@@ -28,10 +28,12 @@ def lint(machine: schema.Machine) -> list[str]:
         if not low <= value <= high:
             problems.append(f"platform.home.{name}: found {value:g}, expected inside its limits [{low:g}, {high:g}]")
     for i, leg in enumerate(machine.leg):
-        n = (home[:3] + R @ model.platform_joint[i] - model.base_joint[i]) / q[i]
-        axes = (("base_axis", model.base_axis[i]), ("platform_axis", R @ model.platform_axis[i]))
-        for name, axis in axes:
-            angle_deg = float(np.degrees(np.arcsin(min(1.0, np.linalg.norm(np.cross(n, axis))))))
+        n = (home[:3] + R @ leg.platform_joint_m - leg.base_joint_m) / q[i]
+        axes = {"base_axis": np.array(leg.base_axis)}
+        if leg.platform_axis is not None:
+            axes["platform_axis"] = R @ leg.platform_axis
+        for name, axis in axes.items():
+            angle_deg = float(np.degrees(np.arcsin(min(1.0, np.linalg.norm(np.cross(n, axis / np.linalg.norm(axis)))))))
             if not angle_deg >= SMALLEST_AXIS_ANGLE_DEG:
                 problems.append(
                     f"leg[{i}].{name}: at home {angle_deg:.2f} degrees from the line of leg {i + 1}, expected at least "

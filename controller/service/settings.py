@@ -155,7 +155,7 @@ def _check_machine(machine: schema.Machine, path: Path) -> None:
             tensors.append((f"leg[{i}].links.{name}.inertia_kg_m2", link.inertia_kg_m2))
         for name in ("base_axis", "platform_axis"):
             axis = getattr(leg, name)
-            if not 0.5 < math.hypot(*axis) < 2.0:
+            if axis is not None and not 0.5 < math.hypot(*axis) < 2.0:
                 refuse(f"leg[{i}].{name}", list(axis), "a direction, a vector of length 1")
         links = machine.legs.links | (leg.links or {})
         cell = leg.cell or machine.legs.cell

@@ -12,10 +12,14 @@ import numpy as np
 
 from controller import schema
 from controller.errors import ConfigurationError
-from controller.mechanism import dynamics, kinematics
-from controller.mechanism.model import build, home_pose
+from controller.mechanism import dynamics, kinematics, layout, platform
+from controller.mechanism.layout import Mechanism
+from controller.mechanism.model import build, effective_leg, home_pose
 from controller.records import POSE, Array
 
+RESIDUAL_M = 1e-6  # lengths of more legs than freedoms must agree to this
+MANIFOLD = 1e-6  # m or rad
+TILT_AND_TORSION = ("azimuth_rad", "tilt_rad", "torsion_rad")
 WRENCH = ("fx_n", "fy_n", "fz_n", "mx_nm", "my_nm", "mz_nm")
 RATES = tuple(f"{name}_s" for name in POSE)
 ACCELERATIONS = tuple(f"{name}_s2" for name in POSE)
@@ -63,6 +67,10 @@ class Table:
                 result[i, j] = _number(row[at], line, name)
         return result
 
+    def line(self, row: int) -> int:
+        """Line number of a row of the data."""
+        return self._rows[row][0]
+
     def time(self) -> list[tuple[str, list[str]]]:
         """The column t_s as it stands, to be passed through; nothing when it is not there."""
         if "t_s" not in self._header:
@@ -72,47 +80,65 @@ class Table:
 
 
 def legs(machine: schema.Machine, source: Iterable[str], target: TextIO) -> None:
-    """Poses (rates and accelerations optional) to leg lengths and their derivatives."""
-    table = Table(source)
-    x = table.numbers(POSE)
-    q, qd, qdd = _leg_rates(machine, x, table.numbers(RATES, 0.0), table.numbers(ACCELERATIONS, 0.0))
-    columns = [column for i in range(q.shape[1]) for column in _leg_columns(i, q, qd, qdd)]
-    _write(target, table.time() + columns)
+    """Poses (rates and accelerations optional) to leg lengths, screw twist and motor coordinates."""
+    table, model = Table(source), build(machine)
+    motion = _motion(table, model, 0.0)
+    shape = (len(motion[0]), len(machine.leg))
+    l, ld, ldd = np.empty((3, *shape))  # noqa: E741
+    kinematics.leg_rates_batch(model, *motion, l, ld, ldd)
+    names = [f"length_{i + 1}_m" for i in range(shape[1])]
+    columns = [
+        (f"{name}{suffix}", _texts(values[:, i]))
+        for i, name in enumerate(names)
+        for suffix, values in (("", l), ("_s", ld), ("_s2", ldd))
+    ]
+    _write(target, table.time() + columns + _motor_columns(machine, model, motion))
 
 
 def forces(machine: schema.Machine, source: Iterable[str], target: TextIO) -> None:
-    """Motion and external wrench (optional) to actuator forces and load-cell forces."""
-    table = Table(source)
-    x, xd, xdd = table.numbers(POSE), table.numbers(RATES), table.numbers(ACCELERATIONS)
-    f, f_cell = np.empty((2, len(x), len(machine.leg)))
-    dynamics.inverse_dynamics_batch(build(machine), x, xd, xdd, table.numbers(WRENCH, 0.0), f, f_cell)
+    """Motion and external wrench (optional) to actuator forces or motor torques, load cells, lateral reactions."""
+    table, model, n = Table(source), build(machine), len(machine.leg)
+    motion = _motion(table, model, None)
+    f, f_cell = np.empty((2, len(motion[0]), n))
+    dynamics.inverse_dynamics_batch(model, *motion, table.numbers(WRENCH, 0.0), f, f_cell)
     bad = np.flatnonzero(~np.isfinite(f).all(axis=1))
     if len(bad):
-        raise ConfigurationError(
-            f"row {bad[0] + 1} of the data: the mechanism is singular at this pose, no forces exist"
-        )
-    n = len(machine.leg)
-    columns = [(f"force_{i + 1}_n", _texts(f[:, i])) for i in range(n)]
-    fitted = [i for i in range(n) if machine.leg[i].cell or machine.legs.cell]
-    columns += [(f"cell_{i + 1}_n", _texts(f_cell[:, i])) for i in fitted]
+        raise ConfigurationError(f"line {table.line(bad[0])}: the mechanism is singular at this pose, no forces exist")
+    columns: list[tuple[str, list[str]]] = []
+    for i in range(n):
+        per_metre = model.legs[i, layout.MOTOR_RAD_M]
+        if per_metre:
+            columns.append((f"torque_{i + 1}_nm", _texts(f[:, i] / per_metre)))
+        else:
+            columns.append((f"force_{i + 1}_n", _texts(f[:, i])))
+    columns += [(f"cell_{i + 1}_n", _texts(f_cell[:, i])) for i in range(n) if effective_leg(machine, i).cell]
+    if all(effective_leg(machine, i).kind not in ("UPR", "RPU") for i in range(n)):
+        columns += _lateral_columns(model, motion)
     _write(target, table.time() + columns)
 
 
 def pose(machine: schema.Machine, source: Iterable[str], target: TextIO) -> None:
-    """Leg lengths to pose, iterations, residual and condition number; each row starts from the last one's pose."""
-    table = Table(source)
-    n = len(machine.leg)
-    lengths = table.numbers([f"length_{i + 1}_m" for i in range(n)])
-    model, home = build(machine), home_pose(machine)
-    x, xd, guess = np.empty((len(lengths), 6)), np.empty(6), home
-    extra = np.empty((len(lengths), 3))
-    for k, q in enumerate(lengths):
-        iterations = kinematics.forward(model, q, guess, x[k])
+    """Leg lengths or motor angles to pose, iterations, residual and condition number.
+
+    Each row starts from the pose of the last one, and from home if that does not lead to a pose.
+    """
+    table, model, home = Table(source), build(machine), home_pose(machine)
+    q = _axis_positions(table, machine, model)
+    n = q.shape[1]
+    x, xd, guess, twist = np.empty((len(q), 6)), np.empty(6), home, np.zeros(n)
+    extra = np.empty((len(q), 3))
+    for k, axes in enumerate(q):
+        iterations = kinematics.forward(model, axes, guess, twist, x[k])
         if iterations < 0:
-            iterations = kinematics.forward(model, q, home, x[k])
+            twist[:] = 0.0
+            iterations = kinematics.forward(model, axes, home, twist, x[k])
         if iterations < 0:
-            raise ConfigurationError(f"row {k + 1} of the data: no pose near home has these leg lengths")
-        residual = kinematics.platform_rate(model, x[k], q, np.zeros(n), xd)
+            raise ConfigurationError(f"line {table.line(k)}: no pose near home has these leg lengths")
+        residual = kinematics.platform_rate(model, x[k], twist, axes, np.zeros(len(machine.leg)), xd)
+        if residual > RESIDUAL_M:
+            raise ConfigurationError(
+                f"line {table.line(k)}: these leg lengths contradict each other by {1e3 * residual:.3g} mm"
+            )
         extra[k] = iterations, residual, kinematics.condition(model, x[k])
         guess = x[k]
     columns = [(name, _texts(x[:, j])) for j, name in enumerate(POSE)]
@@ -121,20 +147,92 @@ def pose(machine: schema.Machine, source: Iterable[str], target: TextIO) -> None
     _write(target, table.time() + columns)
 
 
-def _leg_rates(machine: schema.Machine, x: Array, xd: Array, xdd: Array) -> Array:
-    result = np.empty((3, len(x), len(machine.leg)))
-    kinematics.leg_rates_batch(build(machine), x, xd, xdd, *result)
-    return result
+Motion = tuple[Array, Array, Array]
 
 
-def _leg_columns(i: int, q: Array, qd: Array, qdd: Array) -> list[tuple[str, list[str]]]:
-    name = f"length_{i + 1}_m"
-    return [(name, _texts(q[:, i])), (f"{name}_s", _texts(qd[:, i])), (f"{name}_s2", _texts(qdd[:, i]))]
+def _motion(table: "Table", model: Mechanism, default: float | None) -> Motion:
+    """Pose, rates and accelerations; a spherical platform may give azimuth, tilt and torsion. `default` for a column
+    of a derivative that is not there; without it that is an error.
+
+    Raises:
+        ConfigurationError: naming the line whose pose the platform cannot have.
+    """
+    if model.platform[layout.KIND] == layout.SPHERICAL and TILT_AND_TORSION[0] in table:
+        given = [
+            table.numbers([f"{name}{suffix}" for name in TILT_AND_TORSION], default if suffix else None)
+            for suffix in ("", "_s", "_s2")
+        ]
+        x, xd, xdd = np.zeros((3, len(given[0]), 6))
+        x[:, :3] = model.platform[layout.HOME : layout.HOME + 3]
+        for k in range(len(x)):
+            platform.from_tilt_and_torsion(given[0][k], given[1][k], given[2][k], x[k], xd[k], xdd[k])
+        return x, xd, xdd
+    x, xd, xdd = table.numbers(POSE), table.numbers(RATES, default), table.numbers(ACCELERATIONS, default)
+    for k, row in enumerate(x):
+        off = platform.off_manifold(model.platform, row)
+        if off > MANIFOLD:
+            raise ConfigurationError(
+                f"line {table.line(k)}: this platform cannot have this pose, it is {1e6 * off:.3g} µm or µrad off; "
+                f"expected at most {1e6 * MANIFOLD:g}"
+            )
+    return x, xd, xdd
+
+
+def _motor_columns(machine: schema.Machine, model: Mechanism, motion: Motion) -> list[tuple[str, list[str]]]:
+    """Twist and motor coordinates of the legs whose screw turns with the twist; the twist goes on from row to row."""
+    n = len(machine.leg)
+    coupled = [i for i in range(n) if model.legs[i, layout.SCREW]]
+    if not coupled:
+        return []
+    x, xd, xdd = motion
+    q, qd, qdd, twist = np.zeros((4, len(x), n))
+    for k in range(len(q)):
+        twist[k] = twist[k - 1] if k else 0.0
+        kinematics.axis_rates(model, x[k], xd[k], xdd[k], twist[k], q[k], qd[k], qdd[k])
+    home = _home_lengths(machine, model)
+    columns: list[tuple[str, list[str]]] = []
+    for i in coupled:
+        per_metre = model.legs[i, layout.MOTOR_RAD_M]
+        name = f"motor_{i + 1}_rad"
+        columns.append((f"twist_{i + 1}_rad", _texts(twist[:, i])))
+        columns.append((name, _texts((q[:, i] - home[i]) * per_metre)))
+        columns += [(f"{name}_s", _texts(qd[:, i] * per_metre)), (f"{name}_s2", _texts(qdd[:, i] * per_metre))]
+    return columns
+
+
+def _lateral_columns(model: Mechanism, motion: Motion) -> list[tuple[str, list[str]]]:
+    n = len(model.legs)
+    force, moment = np.empty((2, len(motion[0]), 2 * n))
+    dynamics.lateral_batch(model, *motion, force, moment)
+    return [
+        (f"{what}_{axis}_{i + 1}_{unit}", _texts(values[:, 2 * i + k]))
+        for i in range(n)
+        for what, unit, values in (("lateral", "n", force), ("moment", "nm", moment))
+        for k, axis in enumerate("xy")
+    ]
+
+
+def _axis_positions(table: "Table", machine: schema.Machine, model: Mechanism) -> Array:
+    """Axis positions from motor angles where the table has them and a screw makes the difference, else from lengths."""
+    n = len(machine.leg)
+    motors = [f"motor_{i + 1}_rad" for i in range(n)]
+    if model.legs[0, layout.SCREW] and motors[0] in table:
+        return _home_lengths(machine, model) + table.numbers(motors) / model.legs[:, layout.MOTOR_RAD_M]
+    if model.legs[0, layout.SCREW]:
+        model.legs[:, layout.SCREW] = 0.0  # lengths are given: the axis that is solved for is the length itself
+    return table.numbers([f"length_{i + 1}_m" for i in range(n)])
+
+
+def _home_lengths(machine: schema.Machine, model: Mechanism) -> Array:
+    lengths = np.empty(len(machine.leg))
+    kinematics.leg_lengths(model, home_pose(machine), lengths)
+    return lengths
 
 
 def _number(text: str, line: int, column: str) -> float:
     try:
-        value = float(text)
+        # np.float64(0.5) is how NumPy 2 prints a scalar of its own, and so it stands in many a file
+        value = float(text.strip().removeprefix("np.float64(").removesuffix(")"))
     except ValueError:
         raise ConfigurationError(f"line {line}, column {column}: found {text!r}, expected a number") from None
     if not math.isfinite(value):

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller import schema
+from controller.mechanism.drive import screw
 from controller.records import AxisMode
 from drivers.exchange import (
     COMMAND,
@@ -115,7 +116,7 @@ class Axes(NamedTuple):
 def axes_of(machine: schema.Machine) -> Axes:
     """Collect the limits of a machine; a rotary drive on a screw gives force = torque * 2 pi gear / lead."""
     limits = [leg.limits or machine.legs.limits for leg in machine.leg]
-    drives = [leg.drive or machine.legs.drive for leg in machine.leg]
+    drives = [screw(leg.drive or machine.legs.drive) for leg in machine.leg]
     turns_1_m = np.array([2.0 * math.pi * drive.gear_ratio / drive.lead_m for drive in drives])
     acceleration = np.array([limit.acceleration_m_s2 for limit in limits])
     rotor_kg = np.array([drive.rotor_inertia_kg_m2 for drive in drives]) * turns_1_m**2

@@ -20,6 +20,8 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from controller import schema
+from controller.errors import ConfigurationError
+from controller.mechanism.drive import screw
 
 mujoco: Any = untyped  # its bindings come without type stubs
 MjModel: TypeAlias = Any
@@ -73,7 +75,7 @@ def deviate(machine: schema.Machine, cell: schema.VirtualCell) -> schema.Machine
         legs=replace(
             machine.legs,
             links=links(machine.legs.links),
-            drive=drive(machine.legs.drive),
+            drive=drive(screw(machine.legs.drive)),
         ),
         leg=[
             replace(
@@ -81,7 +83,7 @@ def deviate(machine: schema.Machine, cell: schema.VirtualCell) -> schema.Machine
                 base_joint_m=_vector(np.add(leg.base_joint_m, base_error_m)),
                 platform_joint_m=_vector(np.add(leg.platform_joint_m, platform_error_m)),
                 links=None if leg.links is None else links(leg.links),
-                drive=None if leg.drive is None else drive(leg.drive),
+                drive=None if leg.drive is None else drive(screw(leg.drive)),
             )
             for leg, (base_error_m, platform_error_m) in zip(machine.leg, error_m, strict=True)
         ],
@@ -94,6 +96,11 @@ def mujoco_model(machine: schema.Machine, step_s: float) -> MjModel:
     For leg i = 1..n, in this order: joint `slide i`, motor `force i` (N, > 0 extends), sensor `cell i` (N, its third
     component > 0 in compression), sites `tip i` and `joint i` (b_i on leg and platform), equality `brake i` (off).
     """
+    kinds = {machine.platform.kind, machine.legs.kind, *(leg.kind for leg in machine.leg)} - {None}
+    if kinds != {"free", "UPRU"}:
+        raise ConfigurationError(
+            f"{machine.name}: the virtual cell knows 6-UPRU only so far, found {sorted(map(str, kinds))}"
+        )
     spec = mujoco.MjSpec()
     option = spec.option
     option.timestep = step_s
@@ -125,7 +132,7 @@ def mujoco_model(machine: schema.Machine, step_s: float) -> MjModel:
 
 def _add_leg(spec: MjSpec, machine: schema.Machine, number: int) -> None:
     legs, leg, step_s = machine.legs, machine.leg[number - 1], spec.option.timestep
-    drive = leg.drive or legs.drive
+    drive = screw(leg.drive or legs.drive)
     cell = leg.cell or legs.cell
     links = legs.links | (leg.links or {})
     rod = {name: link for name, link in links.items() if link.group == "rod"}
@@ -167,10 +174,11 @@ def _add_leg(spec: MjSpec, machine: schema.Machine, number: int) -> None:
     platform.add_site(name=f"joint {number}", pos=leg.platform_joint_m)
     _connect(spec, above.name, "platform", (0.0, 0.0, 0.0))
     if upper:
-        frame = rotation.T @ _leg_frame(along, rotation @ leg.platform_axis)
+        axis = np.array(leg.platform_axis, dtype=np.float64)
+        frame = rotation.T @ _leg_frame(along, rotation @ axis)
         body = platform.add_body(name=f"upper {number}", pos=leg.platform_joint_m, quat=_quaternion(frame))
         _set_inertia(body, upper)
-        _add_universal(body, frame.T @ leg.platform_axis, f"platform {number}")
+        _add_universal(body, frame.T @ axis, f"platform {number}")
         _connect(spec, above.name, body.name, (0.0, 0.0, -SECOND_POINT_M))
 
 
@@ -234,7 +242,7 @@ class Plant:
         base_m = np.array([leg.base_joint_m for leg in machine.leg])
         self._home_m = np.linalg.norm(data.site_xpos[self._joints] - base_m, axis=1)
         self._friction_n = model.dof_frictionloss[self._slide_v]
-        drives = [leg.drive or machine.legs.drive for leg in machine.leg]
+        drives = [screw(leg.drive or machine.legs.drive) for leg in machine.leg]
         # A holding brake is sized for the rated torque of its motor; what moves when it closes, slips.
         self._brake_n = np.array([drive.rated_torque_nm * _motor_rad_per_m(drive) for drive in drives])
 

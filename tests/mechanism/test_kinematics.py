@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.mechanism import dynamics, kinematics
-from controller.mechanism.model import Mechanism, build, home_pose
+from controller.mechanism import dynamics, kinematics, layout
+from controller.mechanism.layout import Mechanism
+from controller.mechanism.model import build, home_pose
 from controller.mechanism.platform import rotation_matrix
 from controller.service.settings import load_machine
 
@@ -63,7 +64,8 @@ def test_jacobian_is_the_derivative_of_the_lengths_by_the_twist(model: Mechanism
 
 
 def lengths_at(model: Mechanism, o: np.ndarray, R: np.ndarray) -> np.ndarray:
-    return np.linalg.norm(o + model.platform_joint @ R.T - model.base_joint, axis=1)
+    base, platform = model.legs[:, layout.BASE_JOINT :][:, :3], model.legs[:, layout.PLATFORM_JOINT :][:, :3]
+    return np.linalg.norm(o + platform @ R.T - base, axis=1)
 
 
 def turn(v: np.ndarray) -> np.ndarray:
@@ -77,7 +79,7 @@ def test_forward_kinematics_inverts_the_lengths(x: np.ndarray) -> None:
     model = build(load_machine(MACHINES / "6-upru.toml")[0])
     q, found, rate = np.empty(6), np.full(6, np.nan), np.full(6, np.nan)
     kinematics.leg_lengths(model, x, q)
-    iterations = kinematics.forward(model, q, HOME, found)
+    iterations = kinematics.forward(model, q, HOME, np.zeros(6), found)
     assert 0 < iterations <= 12
     R, R_found = np.empty((3, 3)), np.empty((3, 3))
     rotation_matrix(x, R)
@@ -85,7 +87,7 @@ def test_forward_kinematics_inverts_the_lengths(x: np.ndarray) -> None:
     assert np.abs(found[:3] - x[:3]).max() < 1e-12
     # |R - I| measures a small angle better than its cosine does
     assert np.linalg.norm(R.T @ R_found - np.eye(3)) / math.sqrt(2) < 1e-12
-    assert kinematics.platform_rate(model, found, q, np.zeros(6), rate) < 1e-13
+    assert kinematics.platform_rate(model, found, np.zeros(6), q, np.zeros(6), rate) < 1e-13
 
 
 def test_tracking_at_100_hz_needs_few_iterations(model: Mechanism) -> None:
@@ -94,7 +96,7 @@ def test_tracking_at_100_hz_needs_few_iterations(model: Mechanism) -> None:
     for t in np.arange(0.0, 5.0, 0.01):
         kinematics.leg_lengths(model, motion(t)[0], q)
         found = np.empty(6)
-        iterations = kinematics.forward(model, q, x, found)
+        iterations = kinematics.forward(model, q, x, np.zeros(6), found)
         assert iterations > 0
         worst, x = max(worst, iterations), found
     assert worst <= 4
@@ -104,23 +106,23 @@ def test_unreachable_lengths_are_not_called_converged(model: Mechanism) -> None:
     q, x = np.empty(6), np.empty(6)
     kinematics.leg_lengths(model, HOME, q)
     q[0] *= 0.1
-    assert kinematics.forward(model, q, HOME, x) < 0
+    assert kinematics.forward(model, q, HOME, np.zeros(6), x) < 0
     q[0] = np.nan
-    assert kinematics.forward(model, q, HOME, x) < 0
+    assert kinematics.forward(model, q, HOME, np.zeros(6), x) < 0
 
 
 def test_platform_rate_is_the_inverse_of_the_leg_rates(model: Mechanism) -> None:
     x, xd, xdd = motion(1.3)
     q, qd, qdd, found = np.full((4, 6), np.nan)
     kinematics.leg_rates(model, x, xd, xdd, q, qd, qdd)
-    kinematics.platform_rate(model, x, q, qd, found)
+    kinematics.platform_rate(model, x, np.zeros(6), q, qd, found)
     np.testing.assert_allclose(found, xd, rtol=0, atol=1e-13)
 
 
 def test_condition_does_not_depend_on_the_unit_of_length(model: Mechanism) -> None:
-    large = model._replace(
-        base_joint=model.base_joint * 1000, platform_joint=model.platform_joint * 1000, radius=model.radius * 1000
-    )
+    large = Mechanism(model.legs.copy(), model.platform.copy())
+    large.legs[:, layout.BASE_JOINT : layout.BASE_AXIS] *= 1000
+    large.platform[layout.RADIUS] *= 1000
     x = HOME * np.array([1000, 1000, 1000, 1, 1, 1])
     assert kinematics.condition(large, x) == pytest.approx(kinematics.condition(model, HOME), rel=1e-12)
 
@@ -143,8 +145,9 @@ def test_actuator_power_is_the_rate_of_energy_plus_the_work_on_the_world(model: 
 
 def test_singular_pose_is_told_and_leaves_no_numbers() -> None:
     flat = build(load_machine(MACHINES / "6-upru.toml")[0])
+    joints = slice(layout.PLATFORM_JOINT, layout.PLATFORM_JOINT + 3)
+    flat.legs[:, joints] = flat.legs[0, joints]  # all legs meet in one point
     x, zero = np.zeros(6), np.zeros(6)
-    flat = flat._replace(platform_joint=np.tile(flat.platform_joint[:1], (6, 1)))  # all legs meet in one point
     f, f_cell = np.zeros((2, 6))
     status = dynamics.inverse_dynamics(flat, x + HOME, zero, zero, zero, f, f_cell)
     assert status == -1 or np.abs(f).max() > 1e12

@@ -27,7 +27,7 @@ MOTION_BLOCK = {
     "speed_rad_s": 0.6, "acceleration_rad_s2": 4.0, "jerk_rad_s3": 80.0,
 }  # fmt: skip
 TORQUE_BLOCK = {"rated_torque_nm": 1.27, "peak_torque_nm": 3.8}
-DRIVE_BLOCK = {"lead_m": 0.010, "gear_ratio": 1.0, "rotor_inertia_kg_m2": 4.0e-5, **TORQUE_BLOCK}
+DRIVE_BLOCK = {"kind": "screw", "lead_m": 0.010, "gear_ratio": 1.0, "rotor_inertia_kg_m2": 4.0e-5, **TORQUE_BLOCK}
 HYDRAULIC_BLOCK = {"kind": "hydraulic", "piston_diameter_m": 0.040, "rod_diameter_m": 0.025}
 CELL_CAPACITY_N = 2200.0
 STROKE_M = 0.25  # leg length limits of a written machine: home lengths plus and minus this

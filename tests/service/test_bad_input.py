@@ -140,10 +140,10 @@ def test_rates_are_required_for_forces() -> None:
     refused(pkm("forces", MACHINES / "6-upru.toml", given=f"{HEADER}\n0,0,0.85,0,0,0\n"), 2, "x_m_s", "missing")
 
 
-def test_unreachable_lengths_name_the_row() -> None:
+def test_unreachable_lengths_name_the_line() -> None:
     header = ",".join(f"length_{i}_m" for i in range(1, 7))
     rows = "0.935,0.935,0.935,0.935,0.935,0.935\n0.1,2.0,0.1,2.0,0.1,2.0\n"
-    refused(pkm("pose", MACHINES / "6-upru.toml", given=f"{header}\n{rows}"), 2, "row 2")
+    refused(pkm("pose", MACHINES / "6-upru.toml", given=f"{header}\n{rows}"), 2, "line 3")
 
 
 def test_unknown_command_and_argument() -> None:
