@@ -62,9 +62,9 @@ def distribute(machine: Mechanism, body: Body, W: Array, JT: Array, f: Array, sc
             for i in range(n):
                 f[i] = b[i]
             return ratio != 0.0
-        for i in range(n):
+        for i in range(6):
             f[i] = W[i]
-        return solve(JT, f, n) != 0.0
+        return solve(JT, f, 6) != 0.0
     G, A, N = scratch[0], scratch[1], scratch[2]
     independent(machine.platform, body.o, body.R, G)
     b = np.zeros(free)

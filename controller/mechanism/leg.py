@@ -48,6 +48,7 @@ class LegMotion(NamedTuple):
     n: Vec
     arm: Vec
     l: float  # noqa: E741  the symbol of the papers
+    per_l: float
     ld: float
     ldd: float
     nd: tuple[float, float]  # n' in the base-side leg frame
@@ -93,13 +94,13 @@ def leg_motion(machine: Mechanism, i: int, body: Body) -> LegMotion:
     turn = cross(body.w, arm)
     v = to_frame(x, y, n, add(body.v, turn))
     a = to_frame(x, y, n, add(add(body.a, cross(body.e, arm)), cross(body.w, turn)))
-    inverse = 1.0 / l
+    per_l = 1.0 / l
     ld = v[2]
-    nx, ny = v[0] * inverse, v[1] * inverse
+    nx, ny = v[0] * per_l, v[1] * per_l
     ldd = a[2] + l * (nx * nx + ny * ny)
     # swing n x n' and its derivative n x n''
     wx, wy = -ny, nx
-    ex, ey = -(a[1] - 2.0 * ld * ny) * inverse, (a[0] - 2.0 * ld * nx) * inverse
+    ex, ey = -(a[1] - 2.0 * ld * ny) * per_l, (a[0] - 2.0 * ld * nx) * per_l
     # no rotation about the cross axis q: w . q = 0
     spin = -k * wx
     spin_d = -k * ex + nx * (wx - 2.0 * k * spin)
@@ -115,11 +116,11 @@ def leg_motion(machine: Mechanism, i: int, body: Body) -> LegMotion:
     if row[layout.PLATFORM_UNIVERSAL] != 0.0:
         axis = apply(body.R, triple(row, PLATFORM_AXIS))
         c = dot(axis, n)
-        s2 = 1.0 - c * c
-        s = math.sqrt(s2)
-        y2 = scale(1.0 / s, cross(axis, n))
+        s = math.sqrt(1.0 - c * c)
+        per_s = 1.0 / s
+        y2 = scale(per_s, cross(axis, n))
         x2 = cross(y2, n)
-        k2 = c / s
+        k2 = c * per_s
         # the two frames differ by a turn about n
         co, si = dot(x2, x), dot(x2, y)
         nx2, ny2 = co * nx + si * ny, co * ny - si * nx
@@ -130,12 +131,12 @@ def leg_motion(machine: Mechanism, i: int, body: Body) -> LegMotion:
         qx, _, qz = to_frame(x2, y2, n, body.e)
         rx, ry = px - wx2, py - wy2
         spin2 = k2 * rx + pz
-        # derivative of spin = (w . n - c r . axis) / s2 with r = w - swing, axis = c n - s x, axis' = w x axis
+        # derivative of spin = (w . n - c r . axis) / s^2 with r = w - swing, axis = c n - s x, axis' = w x axis
         along = c * pz - s * rx
         axis_d = (c * py, -s * pz - c * px, s * py)
         c_d = axis_d[2] - s * nx2
         along_d = c * qz - s * (qx - ex2) + rx * axis_d[0] + ry * axis_d[1] + pz * axis_d[2]
-        spin2_d = (qz + px * nx2 + py * ny2 - c_d * along - c * along_d + 2.0 * c * c_d * spin2) / s2
+        spin2_d = (qz + px * nx2 + py * ny2 - c_d * along - c * along_d + 2.0 * c * c_d * spin2) * per_s * per_s
         platform = Side(
             x2,
             y2,
@@ -145,7 +146,7 @@ def leg_motion(machine: Mechanism, i: int, body: Body) -> LegMotion:
             (co * lift[0] + si * lift[1], co * lift[1] - si * lift[0], lift[2]),
         )
         relative, relative_d = spin2 - spin, spin2_d - spin_d
-    return LegMotion(n, arm, l, ld, ldd, (nx, ny), base, platform, down, relative, relative_d)
+    return LegMotion(n, arm, l, per_l, ld, ldd, (nx, ny), base, platform, down, relative, relative_d)
 
 
 @inline
@@ -215,12 +216,12 @@ def leg_wrench(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> tuple[
     """Force and moment about o (base axes) that leg i needs from the platform to move as it does, actuator aside;
     and the moment its motor needs for its own rotor."""
     row, side = machine.legs[i], leg.base
-    inverse = 1.0 / leg.l
+    per_l = leg.per_l
     N, motor = base_moment(row, leg, body)
     mx, my = across(row, side.k, N)
     F = group_force(row[layout.ROD_MASS], triple(row, layout.ROD_MOMENT), side.w, side.e, side.lift)
     # force = F + X x n / l
-    force = axpy(F[0] + my * inverse, side.x, axpy(F[1] - mx * inverse, side.y, scale(F[2], leg.n)))
+    force = axpy(F[0] + my * per_l, side.x, axpy(F[1] - mx * per_l, side.y, scale(F[2], leg.n)))
     moment = (0.0, 0.0, 0.0)
     if row[layout.SPHERICAL_FRICTION] != 0.0:
         rub = spherical_friction(row, leg, body)
@@ -229,7 +230,7 @@ def leg_wrench(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> tuple[
         side = leg.platform
         N, rub = platform_moment(row, leg, body)
         F = group_force(row[layout.UPPER_MASS], triple(row, layout.UPPER_MOMENT), side.w, side.e, side.lift)
-        fx, fy = F[0] + N[1] * inverse, F[1] - (N[0] - side.k * N[2]) * inverse
+        fx, fy = F[0] + N[1] * per_l, F[1] - (N[0] - side.k * N[2]) * per_l
         force = add(force, axpy(fx, side.x, axpy(fy, side.y, scale(F[2], leg.n))))
         # the U joint passes the moment along its cross axis q = n + k x; friction acts back on the platform
         moment = axpy(N[2] * side.k - rub[0], side.x, axpy(-rub[1], side.y, scale(N[2] - rub[2], leg.n)))
@@ -265,7 +266,7 @@ def lateral(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> tuple[flo
         px, py = N[0] - side.k * N[2], N[1]
         px, py = co * px - si * py, si * px + co * py
         mx, my, tx, ty = mx + px, my + py, tx + px, ty + py
-    return -my / leg.l, mx / leg.l, tx, ty
+    return -my * leg.per_l, mx * leg.per_l, tx, ty
 
 
 @inline
@@ -288,7 +289,9 @@ def sliding_friction(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> 
             piston = math.hypot((-ty - d_g * fx) / apart, (tx - d_g * fy) / apart)
             load = gland + piston
         dry += row[layout.NORMAL_FRICTION] * load
-    return dry * math.tanh(leg.ld / STICTION_SPEED_M_S) + row[layout.VISCOUS_FRICTION] * leg.ld
+    if dry != 0.0:  # tanh is the dearest of all here
+        dry *= math.tanh(leg.ld / STICTION_SPEED_M_S)
+    return dry + row[layout.VISCOUS_FRICTION] * leg.ld
 
 
 @inline

@@ -130,13 +130,15 @@ def solve(A: Array, b: Array, size: int) -> float:
             b[k], b[pivot] = b[pivot], b[k]
             for j in range(k, size):
                 A[k, j], A[pivot, j] = A[pivot, j], A[k, j]
+        inverse = 1.0 / A[k, k]
+        A[k, k] = inverse  # a division takes as long as ten multiplications
         for i in range(k + 1, size):
-            factor = A[i, k] / A[k, k]
+            factor = A[i, k] * inverse
             b[i] -= factor * b[k]
             for j in range(k + 1, size):
                 A[i, j] -= factor * A[k, j]
     for k in range(size - 1, -1, -1):
         for j in range(k + 1, size):
             b[k] -= A[k, j] * b[j]
-        b[k] /= A[k, k]
+        b[k] *= A[k, k]
     return smallest / largest
