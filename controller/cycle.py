@@ -6,7 +6,7 @@ Time comes in with the sample; nothing is read, written, logged or waited for. S
 
 import numpy as np
 
-from controller.mechanism import kinematics
+from controller.mechanism import kinematics, posture
 from controller.motion import trajectory
 from controller.motion.estimator import UNKNOWN, estimate
 from controller.motion.feedforward import leg_demand
@@ -185,16 +185,20 @@ def plan_motion(setup: Setup, state: State, request: Request) -> tuple[Verdict, 
 
 
 def pace(setup: Setup, plan: Plan) -> float:
-    """By how much time along the plan must be stretched for the legs: 1 fits, 0 leaves the pose box or a stroke."""
+    """By how much time along the plan must be stretched for the legs: 1 fits, 0 leaves a limit of space."""
     x, xd, xdd = trajectory.samples(plan, PATH_SAMPLES)
     q, qd, qdd, twist = np.zeros((4, PATH_SAMPLES, len(setup.limits.length_min_m)))
     kinematics.axis_rates_batch(setup.machine, x, xd, xdd, twist, q, qd, qdd)
+    base, platform = np.empty((2, *q.shape))
+    posture.joint_swings(setup.machine, x, base, platform)
     limits = setup.limits
     inside = (
         np.all(x >= limits.pose_min)
         and np.all(x <= limits.pose_max)
         and np.all(q >= limits.length_min_m)
         and np.all(q <= limits.length_max_m)
+        and np.all(base <= limits.base_swing_rad)
+        and np.all(platform <= limits.platform_swing_rad)
     )
     if not inside:
         return 0.0

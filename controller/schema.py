@@ -90,6 +90,8 @@ class LegLimits(Table, frozen=True):
     speed_m_s: Positive
     acceleration_m_s2: Positive
     force_n: Positive
+    base_swing_rad: Annotated[float, Meta(gt=0.0, le=1.5708)] = 1.5708  # how far the leg may swing in its base joint
+    platform_swing_rad: Annotated[float, Meta(gt=0.0, le=1.5708)] = 1.5708  # likewise in its platform joint, from home
 
 
 class ScrewDrive(Table, frozen=True, kw_only=True, tag_field="kind", tag="screw"):
@@ -104,6 +106,7 @@ class ScrewDrive(Table, frozen=True, kw_only=True, tag_field="kind", tag="screw"
     rotor_inertia_kg_m2: NonNegative
     rated_torque_nm: Positive
     peak_torque_nm: Positive
+    efficiency: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0  # of screw and gear; back-driven as well as driving
     coulomb_n: NonNegative = 0.0
     viscous_n_s_m: NonNegative = 0.0
 

@@ -19,7 +19,14 @@ from controller.mechanism import layout
 from controller.mechanism.compile import i64, inline, kernel, v1, v2
 from controller.mechanism.kinematics import twist_row
 from controller.mechanism.layout import MECHANISM, Mechanism
-from controller.mechanism.leg import below_cell_force, lateral, leg_motion, leg_wrench, sliding_friction
+from controller.mechanism.leg import (
+    STICTION_SPEED_M_S,
+    below_cell_force,
+    lateral,
+    leg_motion,
+    leg_wrench,
+    sliding_friction,
+)  # fmt: skip
 from controller.mechanism.platform import Body, body, freedoms, independent
 from controller.mechanism.spatial import Vec, add, apply, apply_t, axpy, cross, solve, sub, symmetric, triple
 from controller.records import Array
@@ -90,38 +97,56 @@ def distribute(machine: Mechanism, body: Body, W: Array, JT: Array, f: Array, sc
 
 
 @inline
-def state_forces(
-    machine: Mechanism, body: Body, wrench: Array, f_out: Array, f_cell_out: Array, JT: Array, scratch: Array
-) -> bool:
-    """One state; JT (6, n) and scratch (4, 6, 6). False at a singular pose, with NaN in the outputs."""
+def required(machine: Mechanism, body: Body, JT: Array, W: Array, own: Array, below: Array, rate: Array) -> None:
+    """What the motion asks for: wrench W (6,) that the axes have to put on the platform through J^T (6, n), and of
+    each axis (n,) the force it needs for itself (friction, rotor), the force of the links below the cell, its rate."""
     force, moment = platform_wrench(machine, body)
-    n = machine.legs.shape[0]
-    own, W = scratch[3, 0], scratch[3, 1]
-    for i in range(n):
+    for i in range(machine.legs.shape[0]):
         row = machine.legs[i]
         leg = leg_motion(machine, i, body)
         leg_force, leg_moment, motor = leg_wrench(machine, i, leg, body)
         force, moment = add(force, leg_force), add(moment, leg_moment)
         line, lever = leg.n, cross(leg.arm, leg.n)
+        rate[i] = leg.ld
         if row[layout.SCREW] != 0.0:
             k, t = twist_row(row, body.R, leg.arm, leg.n, leg.l)
             line, lever = axpy(-row[layout.SCREW], k, line), axpy(-row[layout.SCREW], t, lever)
+            rate[i] -= row[layout.SCREW] * leg.spin
         for k in range(3):
             JT[k, i] = line[k]
             JT[3 + k, i] = lever[k]
-        # what the axis needs for itself: it does not pass through the cell
         own[i] = sliding_friction(machine, i, leg, body) + motor * row[layout.MOTOR_RAD_M]
-        f_cell_out[i] = -below_cell_force(machine, i, leg)
+        below[i] = below_cell_force(machine, i, leg)
     for k in range(3):
-        W[k] = force[k] - wrench[k]
-        W[3 + k] = moment[k] - wrench[3 + k]
+        W[k], W[3 + k] = force[k], moment[k]
+
+
+@inline
+def transmitted(force: float, rate: float, efficiency: float) -> float:
+    """Force a drive puts in to pass `force` on at `rate`: more by 1/efficiency when it drives, less when driven."""
+    if efficiency in (0.0, 1.0):  # 0: no such drive
+        return force
+    driving = math.tanh(math.copysign(1.0, force) * rate / STICTION_SPEED_M_S)
+    return 0.5 * force * (1.0 / efficiency + efficiency + driving * (1.0 / efficiency - efficiency))
+
+
+@inline
+def state_forces(
+    machine: Mechanism, body: Body, wrench: Array, f_out: Array, f_cell_out: Array, JT: Array, scratch: Array
+) -> bool:
+    """One state; JT (6, n) and scratch (4, 6, 6). False at a singular pose, with NaN in the outputs."""
+    n = machine.legs.shape[0]
+    W, own, rate = scratch[3, 0], scratch[3, 1], scratch[3, 2]
+    required(machine, body, JT, W, own, f_cell_out, rate)
+    for k in range(6):
+        W[k] -= wrench[k]
     if not distribute(machine, body, W, JT, f_out, scratch):
         f_out[:] = math.nan
         f_cell_out[:] = math.nan
         return False
     for i in range(n):
-        f_cell_out[i] += f_out[i]
-        f_out[i] += own[i]
+        f_cell_out[i] = f_out[i] - f_cell_out[i]  # what an axis needs for itself does not pass through the cell
+        f_out[i] = transmitted(f_out[i], rate[i], machine.legs[i, layout.EFFICIENCY]) + own[i]
     return True
 
 
@@ -156,3 +181,57 @@ def lateral_batch(machine: Mechanism, x: Array, xd: Array, xdd: Array, force_out
             fx, fy, tx, ty = lateral(machine, i, leg_motion(machine, i, platform), platform)
             force_out[k, 2 * i], force_out[k, 2 * i + 1] = fx, fy
             moment_out[k, 2 * i], moment_out[k, 2 * i + 1] = tx, ty
+
+
+@kernel(types.void(MECHANISM, v1, v1, v2, v1))
+def equation_of_motion(machine: Mechanism, x: Array, xd: Array, M_out: Array, h_out: Array) -> None:
+    """Mass matrix M_out (6, 6) and bias h_out (6,) at pose x and rates xd: J^T f + W_e = M [a, e] + h.
+
+    In the twist of the platform about o, base axes; legs, rotors of twisting screws, gravity and friction included.
+    For fewer freedoms than six restrict it: G^T M G.
+    """
+    n = machine.legs.shape[0]
+    still = body(x, xd, np.zeros(6))
+    JT, W, work = np.empty((6, n)), np.empty(6), np.empty((3, n))
+    for column in range(-1, 6):
+        a = (1.0 if column == 0 else 0.0, 1.0 if column == 1 else 0.0, 1.0 if column == 2 else 0.0)
+        e = (1.0 if column == 3 else 0.0, 1.0 if column == 4 else 0.0, 1.0 if column == 5 else 0.0)
+        if column < 0:  # no acceleration at all: the bias
+            e = (0.0, 0.0, 0.0)
+        moving = Body(still.o, still.R, still.v, still.w, a, e)
+        required(machine, moving, JT, W, work[0], work[1], work[2])
+        for k in range(6):
+            total = W[k]
+            for i in range(n):
+                total += JT[k, i] * work[0, i]
+            if column < 0:
+                h_out[k] = total
+            else:
+                M_out[k, column] = total - h_out[k]
+
+
+@kernel(types.void(MECHANISM, v1, v1, v1, v1, v1))
+def external_wrench(machine: Mechanism, x: Array, xd: Array, xdd: Array, f: Array, wrench_out: Array) -> None:
+    """External wrench (6,) on the platform from the axis forces f (n,): the machine as a six-axis force sensor.
+
+    Of a platform with fewer freedoms than six only G^T wrench means anything.
+    """
+    n = machine.legs.shape[0]
+    JT, work = np.empty((6, n)), np.empty((3, n))
+    required(machine, body(x, xd, xdd), JT, wrench_out, work[0], work[1], work[2])
+    for k in range(6):
+        for i in range(n):
+            wrench_out[k] -= JT[k, i] * (f[i] - work[0, i])
+
+
+@kernel(types.void(MECHANISM, v1, v1, v1, v1, v1))
+def external_wrench_from_cells(
+    machine: Mechanism, x: Array, xd: Array, xdd: Array, f_cell: Array, wrench_out: Array
+) -> None:
+    """As `external_wrench` from the load-cell forces f_cell (n,), which no friction of the drives disturbs."""
+    n = machine.legs.shape[0]
+    JT, work = np.empty((6, n)), np.empty((3, n))
+    required(machine, body(x, xd, xdd), JT, wrench_out, work[0], work[1], work[2])
+    for k in range(6):
+        for i in range(n):
+            wrench_out[k] -= JT[k, i] * (f_cell[i] + work[1, i])

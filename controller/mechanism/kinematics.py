@@ -18,23 +18,29 @@ from controller.mechanism.compile import f64, i64, inline, kernel, v1, v2
 from controller.mechanism.layout import MECHANISM, Mechanism
 from controller.mechanism.leg import leg_motion, leg_twist, line_of
 from controller.mechanism.platform import advance, angle_rates, angles, body, freedoms, independent, rotation
-from controller.mechanism.spatial import Mat, Vec, add, apply, axpy, cross, dot, norm, scale, solve, triple
+from controller.mechanism.spatial import Mat, Vec, add, apply, axpy, cross, dot, norm, scale, solve, sub, triple
 from controller.records import Array
 
 MAX_ITERATIONS = 20
+WRONG_BRANCH = 1000
+
+
+@inline
+def cross_axis(axis: Vec, axis_d: Vec, n: Vec, n_d: Vec) -> tuple[Vec, Vec]:
+    """Cross axis q of a U joint, scaled to q . n = 1, and its rate: q = (n - c axis) / (1 - c^2)."""
+    c, c_d = dot(axis, n), dot(axis_d, n) + dot(axis, n_d)
+    free = 1.0 / (1.0 - c * c)
+    q = scale(free, axpy(-c, axis, n))
+    return q, axpy(2.0 * c * c_d * free, q, scale(free, sub(axpy(-c_d, axis, n_d), scale(c, axis_d))))
 
 
 @inline
 def twist_row(row: Array, R: Mat, arm: Vec, n: Vec, length: float) -> tuple[Vec, Vec]:
-    """Force and moment part of the row of J_psi: psi' = row [v, w] (Cong et al.; checked by finite differences)."""
-    axis = triple(row, layout.BASE_AXIS)
-    c = dot(axis, n)
-    q_b = scale(1.0 / (1.0 - c * c), axpy(-c, axis, n))
-    axis = apply(R, triple(row, layout.PLATFORM_AXIS))
-    c = dot(axis, n)
-    q_p = scale(1.0 / (1.0 - c * c), axpy(-c, axis, n))
-    difference = (q_b[0] - q_p[0], q_b[1] - q_p[1], q_b[2] - q_p[2])
-    k = scale(1.0 / length, cross(difference, n))
+    """Force and moment part of the row of J_psi: psi' = row [v, w] (Cong et al.)."""
+    zero = (0.0, 0.0, 0.0)
+    q_b, _ = cross_axis(triple(row, layout.BASE_AXIS), zero, n, zero)
+    q_p, _ = cross_axis(apply(R, triple(row, layout.PLATFORM_AXIS)), zero, n, zero)
+    k = scale(1.0 / length, cross(sub(q_b, q_p), n))
     return k, add(cross(arm, k), q_p)
 
 
@@ -125,11 +131,38 @@ def jacobian(machine: Mechanism, x: Array, J_out: Array) -> None:
     axes_and_jacobian(machine, (x[0], x[1], x[2]), R, scratch[0], scratch[1], J_out, scratch[2])
 
 
+@kernel(types.void(MECHANISM, v1, v1, v2))
+def jacobian_rate(machine: Mechanism, x: Array, xd: Array, Jd_out: Array) -> None:
+    """Jd_out (n, 6), the rate of J at pose x and rates xd: q'' = J [a, e] + J' [v, w]."""
+    platform = body(x, xd, np.zeros(6))
+    zero = (0.0, 0.0, 0.0)
+    for i in range(machine.legs.shape[0]):
+        row = machine.legs[i]
+        arm, n, length = line_of(row, platform.o, platform.R)
+        arm_d = cross(platform.w, arm)
+        v = add(platform.v, arm_d)
+        length_d = dot(n, v)
+        n_d = scale(1.0 / length, axpy(-length_d, n, v))
+        line_d, lever_d = n_d, add(cross(arm_d, n), cross(arm, n_d))
+        if row[layout.SCREW] != 0.0:
+            q_b, q_b_d = cross_axis(triple(row, layout.BASE_AXIS), zero, n, n_d)
+            axis = apply(platform.R, triple(row, layout.PLATFORM_AXIS))
+            q_p, q_p_d = cross_axis(axis, cross(platform.w, axis), n, n_d)
+            k = scale(1.0 / length, cross(sub(q_b, q_p), n))
+            turning = add(cross(sub(q_b_d, q_p_d), n), cross(sub(q_b, q_p), n_d))
+            k_d = scale(1.0 / length, axpy(-length_d, k, turning))
+            t_d = add(add(cross(arm_d, k), cross(arm, k_d)), q_p_d)
+            line_d, lever_d = axpy(-row[layout.SCREW], k_d, line_d), axpy(-row[layout.SCREW], t_d, lever_d)
+        for j in range(3):
+            Jd_out[i, j] = line_d[j]
+            Jd_out[i, 3 + j] = lever_d[j]
+
+
 @inline
 def speeds(machine: Mechanism, o: Vec, R: Mat, J: Array, rates: Array, scratch: Array, u: Array) -> float:
     """Independent speeds u (freedoms,) with J G u = rates, least squares where legs outnumber freedoms.
 
-    scratch (3, 6, 6). Returns the pivot ratio of the solution, 0 at a singular pose.
+    scratch (3, 6, 6). Returns the pivot ratio of the solution: 0 at a singular pose, its sign tells the branch.
     """
     n, f = J.shape[0], freedoms(machine.platform)
     A, G, N = scratch[0], scratch[1], scratch[2]
@@ -145,6 +178,10 @@ def speeds(machine: Mechanism, o: Vec, R: Mat, J: Array, rates: Array, scratch: 
             A[i, j] = 0.0
             for k in range(6):
                 A[i, j] += J[i, k] * G[k, j]
+    if n == f:
+        for i in range(n):
+            u[i] = rates[i]
+        return solve(A, u, n)
     for j in range(f):
         u[j] = 0.0
         for i in range(n):
@@ -153,30 +190,46 @@ def speeds(machine: Mechanism, o: Vec, R: Mat, J: Array, rates: Array, scratch: 
             N[j, k] = 0.0
             for i in range(n):
                 N[j, k] += A[i, j] * A[i, k]
-    return solve(N, u, f)
+    return abs(solve(N, u, f))
+
+
+@inline
+def on_home_branch(machine: Mechanism, o: Vec, R: Mat, ratio: float) -> bool:
+    """Whether a pose can be reached from home without dismantling: no leg has swung through 90 degrees against base
+    or platform, and the determinant has the sign it has at home (between the signs lies a singular pose)."""
+    for i in range(machine.legs.shape[0]):
+        row = machine.legs[i]
+        _, n, _ = line_of(row, o, R)
+        if dot(n, triple(row, layout.HOME_LINE)) <= 0.0:
+            return False
+        if dot(n, apply(R, triple(row, layout.HOME_PLATFORM_LINE))) <= 0.0:
+            return False
+    return machine.platform[layout.BRANCH] * ratio >= 0.0
 
 
 @kernel(i64(MECHANISM, v1, v1, v1, v1))
 def forward(machine: Mechanism, q: Array, x_guess: Array, twist: Array, x_out: Array) -> int:
     """Pose x_out (6,) with axis positions q (n,), by Newton's method on the platform's manifold from x_guess.
 
-    Rotations are updated by the exponential map: no Euler singularity on the way. `twist` (n,) is the branch at
-    x_guess and becomes the one at x_out. Returns the iterations used; negative when not converged (unreachable, or
-    a start too far away): x_out is then the last iterate. Converged means that a step was so small (1e-8 of the
-    leg length) that the quadratic method ends at rounding; where legs outnumber freedoms the residual is left over.
+    Rotations are updated by the exponential map: no Euler singularity on the way. `twist` (n,) is the branch of the
+    screws at x_guess and becomes the one at x_out. Returns the iterations used. Negative: not converged
+    (unreachable, or a start too far away), x_out is then the last iterate; at or below -WRONG_BRANCH: converged to a
+    pose in which the machine cannot be assembled as it is at home. Converged means that a step was so small (1e-8 of
+    the leg length) that the quadratic method ends at rounding; where legs outnumber freedoms a residual is left over.
     """
     o: Vec = (x_guess[0], x_guess[1], x_guess[2])
     R = rotation(x_guess[3], x_guess[4], x_guess[5])
     n = machine.legs.shape[0]
     rest, found, J, u, scratch = np.empty(n), np.empty(n), np.empty((n, 6)), np.empty(6), np.empty((3, 6, 6))
     length, radius = q.max(), machine.platform[layout.RADIUS]
-    iterations = -MAX_ITERATIONS
+    iterations, ratio = -MAX_ITERATIONS, 0.0
     for iteration in range(1, MAX_ITERATIONS + 1):
         axes_and_jacobian(machine, o, R, twist, rest, J, found)
         for i in range(n):
             rest[i] = q[i] - rest[i]
             twist[i] = found[i]
-        if speeds(machine, o, R, J, rest, scratch, u) == 0.0:
+        ratio = speeds(machine, o, R, J, rest, scratch, u)
+        if ratio == 0.0:
             break
         before = o
         o, R = advance(machine.platform, o, R, u)
@@ -190,7 +243,7 @@ def forward(machine: Mechanism, q: Array, x_guess: Array, twist: Array, x_out: A
         if not size < 1e3 * length:  # diverged, or not a number
             break
         if size <= 1e-8 * length:
-            iterations = iteration
+            iterations = iteration if on_home_branch(machine, o, R, ratio) else -WRONG_BRANCH - iteration
             break
     yaw, pitch, roll = angles(R)
     x_out[0], x_out[1], x_out[2], x_out[3], x_out[4], x_out[5] = o[0], o[1], o[2], yaw, pitch, roll
@@ -226,23 +279,15 @@ def platform_rate(machine: Mechanism, x: Array, twist: Array, q: Array, qd: Arra
     return residual
 
 
-@kernel(types.void(MECHANISM, v1, v2))
-def independent_motions(machine: Mechanism, x: Array, G_out: Array) -> None:
-    """G_out (6, 6) at pose x: twist = G u; columns beyond the freedoms are 0."""
-    independent(machine.platform, (x[0], x[1], x[2]), rotation(x[3], x[4], x[5]), G_out)
-
-
-def condition(machine: Mechanism, x: Array) -> float:
-    """Condition number of the Jacobian at x over the free motions, rotations scaled by the platform radius: the
-    same in any unit of length."""
-    J, G = np.empty((len(machine.legs), 6)), np.empty((6, 6))
-    jacobian(machine, x, J)
-    if machine.platform[layout.KIND] != layout.FREE:
-        independent_motions(machine, x, G)
-        scaled = G[:, :3].copy()
-        scaled[3:] *= machine.platform[layout.RADIUS]
-        J = J @ (G[:, :3] / np.linalg.norm(scaled, axis=0))
-    else:
-        J[:, 3:] /= machine.platform[layout.RADIUS]
-    values = np.linalg.svd(J, compute_uv=False)
-    return float(values[0] / values[-1]) if values[-1] > 0.0 else math.inf
+@kernel(f64(MECHANISM, v1))
+def branch(machine: Mechanism, x: Array) -> float:
+    """Sign of the determinant of J G at x: changes only through a singular pose. 0 where legs outnumber freedoms."""
+    n = machine.legs.shape[0]
+    J, zero, scratch, u = np.empty((n, 6)), np.zeros((3, n)), np.empty((3, 6, 6)), np.empty(6)
+    o, R = (x[0], x[1], x[2]), rotation(x[3], x[4], x[5])
+    axes_and_jacobian(machine, o, R, zero[0], zero[1], J, zero[2])
+    if n != freedoms(machine.platform):
+        return 0.0
+    zero[0, :] = 0.0
+    ratio = speeds(machine, o, R, J, zero[0], scratch, u)
+    return 0.0 if ratio == 0.0 else math.copysign(1.0, ratio)

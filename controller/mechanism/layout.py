@@ -41,7 +41,10 @@ HAND = 51  # +1 right-hand thread, -1 left-hand
 HOME_TWIST = 52  # rad, twist angle at the home pose, before it is called 0
 PRELOAD = 53  # N, actuator force a redundant machine stays close to
 ROD_INERTIA = 54  # kg m2, the rod's part of BASE_INERTIA
-LEG_COLUMNS = 60
+HOME_LINE = 60  # unit, n at home, base axes
+HOME_PLATFORM_LINE = 63  # unit, n at home, platform axes
+EFFICIENCY = 66  # 1, of a screw that turns with the leg's twist
+LEG_COLUMNS = 67
 
 # The platform.
 KIND = 0  # FREE, SPHERICAL or PLANE_TILT
@@ -51,7 +54,8 @@ INERTIA = 5  # kg m2 about o, platform axes
 GRAVITY = 11  # m/s2, base axes
 HOME = 14  # m, o at home, the fixed point of a spherical platform
 RADIUS = 17  # m, mean distance of the platform joints from o: scales rotations
-PLATFORM_COLUMNS = 18
+BRANCH = 18  # sign of the determinant of J G at home; 0 where legs outnumber freedoms
+PLATFORM_COLUMNS = 19
 
 FREE, SPHERICAL, PLANE_TILT = 0, 1, 2  # PLANE_TILT: o = z (0, -sin a, cos a), R = Rx(a) Ry(b)
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from controller import schema
 from controller.mechanism import layout
-from controller.mechanism.kinematics import twists
+from controller.mechanism.kinematics import branch, twists
 from controller.mechanism.layout import Mechanism
+from controller.mechanism.platform import rotation_matrix
 from controller.records import POSE, Array
 
 PLATFORM_KINDS = {"free": layout.FREE, "spherical": layout.SPHERICAL, "2r1t": layout.PLANE_TILT}
@@ -57,7 +58,9 @@ def build(machine: schema.Machine) -> Mechanism:
     platform[layout.GRAVITY : layout.GRAVITY + 3] = machine.gravity_m_s2
     platform[layout.HOME : layout.HOME + 3] = home[:3]
     platform[layout.RADIUS] = sum(math.hypot(*leg.platform_joint_m) for leg in machine.leg) / len(machine.leg)
-    return _with_home_twist(Mechanism(legs, platform), home)
+    model = Mechanism(legs, platform)
+    _remember_home(model, home)
+    return model
 
 
 def _leg_row(joints: schema.Leg, leg: schema.Legs) -> Array:
@@ -97,12 +100,22 @@ def _leg_row(joints: schema.Leg, leg: schema.Legs) -> Array:
         row[layout.SCREW] = leg.drive.hand * leg.drive.lead_m / (2.0 * math.pi)
         row[layout.MOTOR_RAD_M] = leg.drive.gear_ratio * 2.0 * math.pi / leg.drive.lead_m
         row[layout.ROTOR_INERTIA], row[layout.HAND] = leg.drive.rotor_inertia_kg_m2, leg.drive.hand
+        row[layout.EFFICIENCY] = leg.drive.efficiency
     row[layout.PRELOAD] = leg.preload_n
     return row
 
 
-def _with_home_twist(machine: Mechanism, home: Array) -> Mechanism:
-    twist = np.zeros(len(machine.legs))
-    twists(machine, home, np.zeros_like(twist), twist)
+def _remember_home(machine: Mechanism, home: Array) -> None:
+    """Twist 0, leg directions and the sign of the determinant are what they are at home."""
+    n = len(machine.legs)
+    twist, R = np.zeros(n), np.empty((3, 3))
+    twists(machine, home, np.zeros(n), twist)
+    rotation_matrix(home, R)
+    base = machine.legs[:, layout.BASE_JOINT : layout.BASE_JOINT + 3]
+    platform = machine.legs[:, layout.PLATFORM_JOINT : layout.PLATFORM_JOINT + 3]
+    lines = home[:3] + platform @ R.T - base
+    lines /= np.linalg.norm(lines, axis=1, keepdims=True)
     machine.legs[:, layout.HOME_TWIST] = twist
-    return machine
+    machine.legs[:, layout.HOME_LINE : layout.HOME_LINE + 3] = lines
+    machine.legs[:, layout.HOME_PLATFORM_LINE : layout.HOME_PLATFORM_LINE + 3] = lines @ R
+    machine.platform[layout.BRANCH] = branch(machine, home)

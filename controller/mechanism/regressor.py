@@ -12,8 +12,10 @@ wrench       external force and moment on the platform about o                (N
 Y, Y_cell    columns of axis and load-cell forces: newtons a unit             (N, n, p)   unit: see `names`
 known        forces that no parameter causes: of wrench and preload           (N, n)      N, on either side
 D            forces that a unit of platform wrench takes                      (7, n)      1, 1/m; last row: known
-Gravity acts through the masses: it is in Y. Where legs outnumber freedoms, forces of least norm are linear too.
-Source: Ni et al., eq. (38)-(41) and Tables 1 and 2, lost from the text and rebuilt; friction Guo et al. eq. (13)-(15).
+Gravity acts through the masses: it is in Y. Where legs outnumber freedoms, forces of least norm are linear too. What
+drives add to the axis forces (controller.mechanism.drive) is not in it, nor is the efficiency of a screw that turns
+with the twist: which side drives depends on the sign of the force, and that is not linear.
+Source: Ni et al. eq. (35)-(39), their Tables 1 and 2 rebuilt, since both are lost from the text.
 """
 
 import math
@@ -103,14 +105,13 @@ def only_seal_friction(machine: Mechanism) -> Mechanism:
 def unit_forces(machine: Mechanism, unit: Mechanism, body: Body, wrench: Array, D: Array) -> bool:
     """D (7, n) of one state, known forces in the last row; False at a singular pose."""
     n = machine.legs.shape[0]
-    J, JT, scratch, W = np.empty((n, 6)), np.empty((6, n)), np.empty((4, 6, 6)), np.empty(6)
-    aside = np.zeros((3, n))
+    J, JT, scratch, aside = np.empty((n, 6)), np.empty((6, n)), np.empty((4, 6, 6)), np.zeros((3, n))
+    W = np.eye(7, 6)
+    W[6] = -wrench
     axes_and_jacobian(machine, body.o, body.R, aside[0], aside[1], J, aside[2])
     for k in range(7):
-        for j in range(6):
-            W[j] = -wrench[j] if k == 6 else float(j == k)
         JT[:, :] = J.T
-        if not distribute(unit if k < 6 else machine, body, W, JT, D[k], scratch):
+        if not distribute(unit if k < 6 else machine, body, W[k], JT, D[k], scratch):
             return False
     return True
 
@@ -231,8 +232,9 @@ def paper_form() -> Array:
 
 
 def paper_parameters(machine: schema.Machine) -> Array:
-    """The 29 parameters of Table 1 of a machine file. L1 is the upper group, L2 and L3 the rod above and below the load
-    cell, L4 the lower group.
+    """The 29 parameters of a machine file (Table 1): what `paper_form` is multiplied with.
+
+    L1 is the upper group, L2 and L3 the rod above and below the load cell, L4 the lower group.
 
     Raises:
         ConfigurationError: if the machine is no 6-UPRU of equal legs with axisymmetric links.
@@ -247,19 +249,15 @@ def paper_parameters(machine: schema.Machine) -> Array:
         if np.any(com[:2]) or np.any(inertia != np.diag([inertia[0, 0], inertia[0, 0], inertia[2, 2]])):
             raise ConfigurationError(f"legs.links.{name}: the paper's parameters need axisymmetric links")
         along = com[2] if link.group == "lower" else -com[2]
-        axial_and_transverse, spread = (inertia[2, 2], inertia[0, 0]), mass * along**2
+        axial, transverse, moment, spread = inertia[2, 2], inertia[0, 0], mass * along, mass * along**2
+        # places are the numbers of Table 1 less one
         if link.group == "upper":
-            leg[:2] += axial_and_transverse
-            leg[4:7] += mass, mass * along, spread
-            continue
-        leg[2:4] += axial_and_transverse
-        leg[12] += spread
-        if link.group == "lower":
-            leg[11] += mass * along
-        elif first.cell and name in first.cell.links_below:
-            leg[9:11] += mass, mass * along
+            leg[[0, 1, 4, 5, 6]] += axial, transverse, mass, moment, spread
+        elif link.group == "lower":
+            leg[[2, 3, 11, 12]] += axial, transverse, moment, spread
         else:
-            leg[7:9] += mass, mass * along
+            at = 9 if first.cell and name in first.cell.links_below else 7
+            leg[[2, 3, at, at + 1, 12]] += axial, transverse, mass, moment, spread
     mass, com = machine.platform.mass_kg, np.array(machine.platform.com_m)
     upper = np.triu_indices(3)
     Ic, product = np.array(machine.platform.inertia_kg_m2)[upper], mass * np.outer(com, com)[upper]
@@ -274,18 +272,21 @@ class Rank(NamedTuple):
 
     rank: int
     gap: float  # last singular value that counts over the first that does not, or over rounding
-    values: Array  # (p,) singular values of the columns scaled to length 1, largest first
+    values: Array  # singular values of the columns scaled to length 1, largest first
 
 
 def numerical_rank(Y: Array) -> Rank:
-    """Rank of the columns of Y (..., p), each scaled to length 1: without that it depends on the units.
+    """Rank of the columns of Y (..., p), each scaled to length 1: unscaled it would depend on the units.
 
-    The rank is where singular values fall most, and `gap` says how clearly; what is below the rounding of the largest
-    counts as that.
+    The rank is where singular values fall most, and `gap` says how clearly; any below the rounding of the largest
+    counts as that rounding. Columns of zeros count for nothing.
     """
     columns = Y.reshape(-1, Y.shape[-1])
     lengths = np.linalg.norm(columns, axis=0)
-    values: Array = np.linalg.svd(columns / np.where(lengths > 0.0, lengths, 1.0), compute_uv=False).astype(np.float64)
+    scaled = columns[:, lengths > 0.0] / lengths[lengths > 0.0]
+    if scaled.size == 0:
+        return Rank(0, math.inf, np.zeros(0))
+    values: Array = np.linalg.svd(scaled, compute_uv=False).astype(np.float64)
     rounding = np.finfo(np.float64).eps * values[0]
     falls = np.maximum(values, rounding) / np.maximum(np.append(values[1:], 0.0), rounding)
     rank = int(np.argmax(falls)) + 1

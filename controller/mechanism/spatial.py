@@ -114,9 +114,10 @@ def exponential(w: Vec) -> Mat:
 def solve(A: Array, b: Array, size: int) -> float:
     """Solve A x = b in place by elimination with partial pivoting; A (size, size) is destroyed, b becomes x.
 
-    Returns the smallest pivot over the largest: 0 means singular, and b is then meaningless.
+    Returns the smallest pivot over the largest with the sign of the determinant: 0 means singular, and b is then
+    meaningless.
     """
-    smallest, largest = math.inf, 0.0
+    smallest, largest, sign = math.inf, 0.0, 1.0
     for k in range(size):
         pivot = k
         for i in range(k + 1, size):
@@ -126,6 +127,8 @@ def solve(A: Array, b: Array, size: int) -> float:
         smallest, largest = min(smallest, magnitude), max(largest, magnitude)
         if not magnitude > 0.0:  # also when NaN
             return 0.0
+        if (A[pivot, k] < 0.0) != (pivot != k):
+            sign = -sign
         if pivot != k:
             b[k], b[pivot] = b[pivot], b[k]
             for j in range(k, size):
@@ -141,4 +144,4 @@ def solve(A: Array, b: Array, size: int) -> float:
         for j in range(k + 1, size):
             b[k] -= A[k, j] * b[j]
         b[k] *= A[k, k]
-    return smallest / largest
+    return sign * smallest / largest

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from controller.mechanism import kinematics
+from controller.mechanism import kinematics, posture
 from controller.mechanism.layout import Mechanism
 from controller.records import Array, Estimate
 
@@ -19,4 +19,4 @@ def estimate(machine: Mechanism, q: Array, qd: Array, x_guess: Array, twist: Arr
     if iterations < 0:
         return UNKNOWN
     residual = kinematics.platform_rate(machine, x, twist, q, qd, xd)
-    return Estimate(x, xd, iterations, residual, kinematics.condition(machine, x))
+    return Estimate(x, xd, iterations, residual, posture.condition(machine, x))

@@ -27,6 +27,8 @@ class Limits(NamedTuple):
     speed_m_s: Array  # (n,)
     acceleration_m_s2: Array  # (n,)
     force_n: Array  # (n,)
+    base_swing_rad: Array  # (n,) from home
+    platform_swing_rad: Array  # (n,)
     pose_min: Array  # (6,)
     pose_max: Array  # (6,)
     following_error_m: float
@@ -44,6 +46,8 @@ def build_limits(machine: schema.Machine, control: schema.Control, period_s: flo
         speed_m_s=np.array([leg.speed_m_s for leg in legs]),
         acceleration_m_s2=np.array([leg.acceleration_m_s2 for leg in legs]),
         force_n=np.array([leg.force_n for leg in legs]),
+        base_swing_rad=np.array([leg.base_swing_rad for leg in legs]),
+        platform_swing_rad=np.array([leg.platform_swing_rad for leg in legs]),
         pose_min=np.ascontiguousarray(pose[:, 0]),
         pose_max=np.ascontiguousarray(pose[:, 1]),
         following_error_m=control.following_error_m,

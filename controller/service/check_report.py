@@ -8,7 +8,7 @@ import numpy as np
 
 from controller import schema
 from controller.errors import ConfigurationError, DeviceError
-from controller.mechanism import kinematics
+from controller.mechanism import posture
 from controller.mechanism.drive import build_drives
 from controller.mechanism.model import build, effective_leg, home_pose
 from controller.motion.feedforward import leg_demand
@@ -56,7 +56,7 @@ def _report_machine(machine: schema.Machine, path: Path, out: TextIO) -> None:
     mass = machine.platform.mass_kg + sum(link.mass_kg for leg in legs for link in leg.links.values())
     print(f"machine {machine.name}: valid; {machine.title}", file=out)
     print(f"  {len(machine.leg)} {machine.legs.kind} legs, {mass:.1f} kg in motion", file=out)
-    print(f"  condition number at home {kinematics.condition(model, home):.2f}", file=out)
+    print(f"  condition number at home {posture.condition(model, home):.2f}", file=out)
     print("  leg   home m   stroke m        speed m/s  force limit N  static force N  cell N", file=out)
     for i, leg in enumerate(machine.leg):
         limits = leg.limits or machine.legs.limits

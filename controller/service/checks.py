@@ -6,7 +6,7 @@ import numpy as np
 
 from controller import schema
 from controller.errors import ConfigurationError
-from controller.mechanism import kinematics
+from controller.mechanism import kinematics, posture
 from controller.mechanism.model import build, home_pose
 from controller.mechanism.platform import rotation_matrix
 from controller.records import POSE
@@ -45,7 +45,7 @@ def lint(machine: schema.Machine) -> list[str]:
                 f"legs.limits.length_m: leg {i + 1} has {q[i]:.4f} m at home, expected inside its stroke "
                 f"[{low:g}, {high:g}] m"
             )
-    condition = kinematics.condition(model, home)
+    condition = posture.condition(model, home)
     if not condition <= LARGEST_CONDITION:
         problems.append(
             f"leg: condition number of the Jacobian at home is {condition:.3g}, expected below "

@@ -12,7 +12,7 @@ import numpy as np
 
 from controller import schema
 from controller.errors import ConfigurationError
-from controller.mechanism import dynamics, kinematics, layout, platform
+from controller.mechanism import dynamics, kinematics, layout, platform, posture
 from controller.mechanism.layout import Mechanism
 from controller.mechanism.model import build, effective_leg, home_pose
 from controller.records import POSE, Array
@@ -139,7 +139,7 @@ def pose(machine: schema.Machine, source: Iterable[str], target: TextIO) -> None
             raise ConfigurationError(
                 f"line {table.line(k)}: these leg lengths contradict each other by {1e3 * residual:.3g} mm"
             )
-        extra[k] = iterations, residual, kinematics.condition(model, x[k])
+        extra[k] = iterations, residual, posture.condition(model, x[k])
         guess = x[k]
     columns = [(name, _texts(x[:, j])) for j, name in enumerate(POSE)]
     columns.append(("iterations", [str(int(count)) for count in extra[:, 0]]))
