@@ -189,21 +189,21 @@ def pace(setup: Setup, plan: Plan) -> float:
     x, xd, xdd = trajectory.samples(plan, PATH_SAMPLES)
     q, qd, qdd, twist = np.zeros((4, PATH_SAMPLES, len(setup.limits.length_min_m)))
     kinematics.axis_rates_batch(setup.machine, x, xd, xdd, twist, q, qd, qdd)
-    base, platform = np.empty((2, *q.shape))
+    base, platform = np.empty_like(q), np.empty_like(q)
     posture.joint_swings(setup.machine, x, base, platform)
     limits = setup.limits
     inside = (
-        np.all(x >= limits.pose_min)
-        and np.all(x <= limits.pose_max)
-        and np.all(q >= limits.length_min_m)
-        and np.all(q <= limits.length_max_m)
-        and np.all(base <= limits.base_swing_rad)
-        and np.all(platform <= limits.platform_swing_rad)
+        np.all(x >= np.array(limits.pose_min))
+        and np.all(x <= np.array(limits.pose_max))
+        and np.all(q >= np.array(limits.length_min_m))
+        and np.all(q <= np.array(limits.length_max_m))
+        and np.all(base <= np.array(limits.base_swing_rad))
+        and np.all(platform <= np.array(limits.platform_swing_rad))
     )
     if not inside:
         return 0.0
-    speed = float(np.max(np.abs(qd) / limits.speed_m_s))
-    acceleration = float(np.max(np.abs(qdd) / limits.acceleration_m_s2))
+    speed = float(np.max(np.abs(qd) / np.array(limits.speed_m_s)))
+    acceleration = float(np.max(np.abs(qdd) / np.array(limits.acceleration_m_s2)))
     return 1.0 / max(1.0, speed, acceleration**0.5)
 
 

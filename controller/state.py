@@ -7,7 +7,7 @@ import numpy as np
 
 from controller import schema
 from controller.mechanism import kinematics
-from controller.mechanism.drive import Drives, build_drives
+from controller.mechanism.drive import build_drives
 from controller.mechanism.layout import Mechanism
 from controller.mechanism.model import build, home_pose
 from controller.motion.trajectory import ZERO, Hold, MotionLimits, Plan, build_motion_limits
@@ -19,7 +19,7 @@ class Setup(NamedTuple):
     """All that does not change while the controller runs."""
 
     machine: Mechanism
-    drives: Drives
+    drives: Array  # (n, 4), see controller.mechanism.drive
     limits: Limits
     motion: MotionLimits
     control: schema.Control

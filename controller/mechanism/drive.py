@@ -1,39 +1,38 @@
 """What the drive adds to the rigid model: rotor inertia and friction of screw and guide."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
+from numba import types
 
 from controller import schema
 from controller.errors import ConfigurationError
+from controller.mechanism.compile import kernel, v1, v2
+from controller.mechanism.dynamics import transmitted
 from controller.mechanism.leg import STICTION_SPEED_M_S
 from controller.mechanism.model import effective_leg
 from controller.records import Array
 
-
-class Drives(NamedTuple):
-    """The drives of a machine, n legs."""
-
-    efficiency: Array  # (n,) of screw and gear
-    rotor_mass_kg: Array  # (n,) rotor inertia as seen along the leg
-    coulomb_n: Array  # (n,)
-    viscous_n_s_m: Array  # (n,)
+# Columns of the drives of a machine, a row a leg.
+EFFICIENCY = 0  # 1, of screw and gear
+ROTOR_MASS = 1  # kg, rotor inertia as seen along the leg
+COULOMB = 2  # N
+VISCOUS = 3  # N s/m
 
 
-def build_drives(machine: schema.Machine) -> Drives:
-    """Arrays of the machine file's [legs.drive]."""
-    legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
-    drives = Drives(np.ones(len(legs)), *np.zeros((3, len(legs))))
-    for i, leg in enumerate(legs):
-        drive = leg.drive
-        if isinstance(drive, schema.ScrewDrive):
-            turns = 2.0 * math.pi * drive.gear_ratio / drive.lead_m
-            # where the screw turns with the leg's twist, the rotor is in the dynamics of the mechanism already
-            drives.rotor_mass_kg[i] = 0.0 if leg.kind == "UHU" else drive.rotor_inertia_kg_m2 * turns * turns
-            # likewise its efficiency
-            drives.efficiency[i] = 1.0 if leg.kind == "UHU" else drive.efficiency
-            drives.coulomb_n[i], drives.viscous_n_s_m[i] = drive.coulomb_n, drive.viscous_n_s_m
+def build_drives(machine: schema.Machine) -> Array:
+    """Drives (n, 4) of the machine file's [legs.drive]."""
+    drives = np.zeros((len(machine.leg), 4))
+    drives[:, EFFICIENCY] = 1.0
+    for i in range(len(machine.leg)):
+        leg = effective_leg(machine, i)
+        if isinstance(leg.drive, schema.ScrewDrive):
+            drives[i, COULOMB], drives[i, VISCOUS] = leg.drive.coulomb_n, leg.drive.viscous_n_s_m
+            # where the screw turns with the leg's twist, rotor and losses are in the dynamics of the mechanism already
+            if leg.kind != "UHU":
+                turns = 2.0 * math.pi * leg.drive.gear_ratio / leg.drive.lead_m
+                drives[i, ROTOR_MASS] = leg.drive.rotor_inertia_kg_m2 * turns * turns
+                drives[i, EFFICIENCY] = leg.drive.efficiency
     return drives
 
 
@@ -48,9 +47,9 @@ def screw(drive: schema.Drive) -> schema.ScrewDrive:
     return drive
 
 
-def axis_force(drives: Drives, f: Array, qd: Array, qdd: Array) -> Array:
-    """Force (n,) the drives must put into the axes for actuator forces f at leg rates qd and accelerations qdd."""
-    direction = np.tanh(qd / STICTION_SPEED_M_S)
-    up, down = 1.0 / drives.efficiency, drives.efficiency
-    put_in = 0.5 * f * (up + down + np.sign(f) * direction * (up - down))  # more when driving, less when driven
-    return put_in + drives.rotor_mass_kg * qdd + drives.coulomb_n * direction + drives.viscous_n_s_m * qd
+@kernel(types.void(v2, v1, v1, v1, v1))
+def axis_force(drives: Array, f: Array, qd: Array, qdd: Array, axis_out: Array) -> None:
+    """Force axis_out (n,) the drives must put into the axes for forces f (n,) at rates qd and accelerations qdd."""
+    for i in range(f.shape[0]):
+        axis_out[i] = transmitted(f[i], qd[i], drives[i, EFFICIENCY]) + drives[i, ROTOR_MASS] * qdd[i]
+        axis_out[i] += drives[i, COULOMB] * math.tanh(qd[i] / STICTION_SPEED_M_S) + drives[i, VISCOUS] * qd[i]

@@ -28,7 +28,7 @@ from controller.mechanism.leg import (
     sliding_friction,
 )  # fmt: skip
 from controller.mechanism.platform import Body, body, freedoms, independent
-from controller.mechanism.spatial import Vec, add, apply, apply_t, axpy, cross, solve, sub, symmetric, triple
+from controller.mechanism.spatial import Vec, add, apply, apply_t, axpy, cross, dot, solve, sub, symmetric, triple
 from controller.records import Array
 
 
@@ -111,7 +111,7 @@ def required(machine: Mechanism, body: Body, JT: Array, W: Array, own: Array, be
         if row[layout.SCREW] != 0.0:
             k, t = twist_row(row, body.R, leg.arm, leg.n, leg.l)
             line, lever = axpy(-row[layout.SCREW], k, line), axpy(-row[layout.SCREW], t, lever)
-            rate[i] -= row[layout.SCREW] * leg.spin
+            rate[i] = dot(line, body.v) + dot(lever, body.w)
         for k in range(3):
             JT[k, i] = line[k]
             JT[3 + k, i] = lever[k]

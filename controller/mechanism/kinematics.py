@@ -16,7 +16,7 @@ from numba import types
 from controller.mechanism import layout
 from controller.mechanism.compile import f64, i64, inline, kernel, v1, v2
 from controller.mechanism.layout import MECHANISM, Mechanism
-from controller.mechanism.leg import leg_motion, leg_twist, line_of
+from controller.mechanism.leg import leg_motion, leg_twist, line_of, platform_side
 from controller.mechanism.platform import advance, angle_rates, angles, body, freedoms, independent, rotation
 from controller.mechanism.spatial import Mat, Vec, add, apply, axpy, cross, dot, norm, scale, solve, sub, triple
 from controller.records import Array
@@ -107,11 +107,15 @@ def axis_rates(
     for i in range(machine.legs.shape[0]):
         row = machine.legs[i]
         leg = leg_motion(machine, i, platform)
-        screw = row[layout.SCREW]
-        twist[i] = leg_twist(row, platform.R, leg.n, twist[i]) if screw != 0.0 else 0.0
-        q_out[i] = leg.l - screw * twist[i]
-        qd_out[i] = leg.ld - screw * leg.spin
-        qdd_out[i] = leg.ldd - screw * leg.spin_d
+        q_out[i], qd_out[i], qdd_out[i] = leg.l, leg.ld, leg.ldd
+        if row[layout.SCREW] == 0.0:
+            twist[i] = 0.0
+        else:
+            side, screw = platform_side(row, leg, platform), row[layout.SCREW]
+            twist[i] = leg_twist(row, platform.R, leg.n, twist[i])
+            q_out[i] -= screw * twist[i]
+            qd_out[i] -= screw * (side.w[2] - leg.base.w[2])
+            qdd_out[i] -= screw * (side.e[2] - leg.base.e[2])
 
 
 @kernel(types.void(MECHANISM, v2, v2, v2, v2, v2, v2, v2))
@@ -239,7 +243,7 @@ def forward(machine: Mechanism, q: Array, x_guess: Array, twist: Array, x_out: A
             turn = norm((u[0], u[1], u[2]))
         else:
             turn = math.hypot(u[1], u[2])
-        size = max(norm((o[0] - before[0], o[1] - before[1], o[2] - before[2])), radius * turn)
+        size = norm((o[0] - before[0], o[1] - before[1], o[2] - before[2])) + radius * turn
         if not size < 1e3 * length:  # diverged, or not a number
             break
         if size <= 1e-8 * length:
@@ -262,7 +266,9 @@ def platform_rate(machine: Mechanism, x: Array, twist: Array, q: Array, qd: Arra
     axes_and_jacobian(machine, o, R, twist, at, J, found)
     residual = 0.0
     for i in range(n):
-        residual = max(residual, abs(at[i] - q[i]))
+        gap = abs(at[i] - q[i])
+        if not gap <= residual:  # NaN, too, must not pass for agreement
+            residual = gap
     if speeds(machine, o, R, J, qd, scratch, u) == 0.0:
         u[:] = math.nan
     f, G = freedoms(machine.platform), scratch[1]

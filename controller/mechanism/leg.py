@@ -52,11 +52,9 @@ class LegMotion(NamedTuple):
     ld: float
     ldd: float
     nd: tuple[float, float]  # n' in the base-side leg frame
+    swing_d: tuple[float, float]  # derivative of the swing, likewise
     base: Side
-    platform: Side  # all zero without a U joint in the platform
     down: Vec  # gravity in the base-side leg frame
-    spin: float  # of the platform side against the base side about n: rate of passive R joint or screw twist
-    spin_d: float
 
 
 @inline
@@ -110,43 +108,48 @@ def leg_motion(machine: Mechanism, i: int, body: Body) -> LegMotion:
     lift = sub(a, down)
     base = Side(x, y, k, (wx, wy, spin), (ex + spin * nx, ey + spin * ny, spin_d), lift)
 
-    zero = (0.0, 0.0, 0.0)
-    platform = Side(zero, zero, 0.0, zero, zero, zero)
-    relative, relative_d = 0.0, 0.0
-    if row[layout.PLATFORM_UNIVERSAL] != 0.0:
-        axis = apply(body.R, triple(row, PLATFORM_AXIS))
-        c = dot(axis, n)
-        s = math.sqrt(1.0 - c * c)
-        per_s = 1.0 / s
-        y2 = scale(per_s, cross(axis, n))
-        x2 = cross(y2, n)
-        k2 = c * per_s
-        # the two frames differ by a turn about n
-        co, si = dot(x2, x), dot(x2, y)
-        nx2, ny2 = co * nx + si * ny, co * ny - si * nx
-        wx2, wy2 = -ny2, nx2
-        ex2, ey2 = co * ex + si * ey, co * ey - si * ex
-        # no rotation of the leg against the platform about q: (w - w_platform) . q = 0
-        px, py, pz = to_frame(x2, y2, n, body.w)
-        qx, _, qz = to_frame(x2, y2, n, body.e)
-        rx, ry = px - wx2, py - wy2
-        spin2 = k2 * rx + pz
-        # derivative of spin = (w . n - c r . axis) / s^2 with r = w - swing, axis = c n - s x, axis' = w x axis
-        along = c * pz - s * rx
-        axis_d = (c * py, -s * pz - c * px, s * py)
-        c_d = axis_d[2] - s * nx2
-        along_d = c * qz - s * (qx - ex2) + rx * axis_d[0] + ry * axis_d[1] + pz * axis_d[2]
-        spin2_d = (qz + px * nx2 + py * ny2 - c_d * along - c * along_d + 2.0 * c * c_d * spin2) * per_s * per_s
-        platform = Side(
-            x2,
-            y2,
-            k2,
-            (wx2, wy2, spin2),
-            (ex2 + spin2 * nx2, ey2 + spin2 * ny2, spin2_d),
-            (co * lift[0] + si * lift[1], co * lift[1] - si * lift[0], lift[2]),
-        )
-        relative, relative_d = spin2 - spin, spin2_d - spin_d
-    return LegMotion(n, arm, l, per_l, ld, ldd, (nx, ny), base, platform, down, relative, relative_d)
+    return LegMotion(n, arm, l, per_l, ld, ldd, (nx, ny), (ex, ey), base, down)
+
+
+@inline
+def platform_side(row: Array, leg: LegMotion, body: Body) -> Side:
+    """Motion of the parts that turn with a U joint in the platform, in the platform-side leg frame.
+
+    Its spin w[2] less that of the base side is the rate of the passive R joint, or of the screw's twist.
+    """
+    n, base = leg.n, leg.base
+    axis = apply(body.R, triple(row, PLATFORM_AXIS))
+    c = dot(axis, n)
+    s = math.sqrt(1.0 - c * c)
+    per_s = 1.0 / s
+    y = scale(per_s, cross(axis, n))
+    x = cross(y, n)
+    k = c * per_s
+    # the two frames differ by a turn about n
+    co, si = dot(x, base.x), dot(x, base.y)
+    nx, ny = co * leg.nd[0] + si * leg.nd[1], co * leg.nd[1] - si * leg.nd[0]
+    wx, wy = -ny, nx
+    ex, ey = co * leg.swing_d[0] + si * leg.swing_d[1], co * leg.swing_d[1] - si * leg.swing_d[0]
+    # no rotation of the leg against the platform about q: (w - w_platform) . q = 0
+    px, py, pz = to_frame(x, y, n, body.w)
+    qx, _, qz = to_frame(x, y, n, body.e)
+    rx, ry = px - wx, py - wy
+    spin = k * rx + pz
+    # derivative of spin = (w . n - c r . axis) / s^2 with r = w - swing, axis = c n - s x, axis' = w x axis
+    along = c * pz - s * rx
+    axis_d = (c * py, -s * pz - c * px, s * py)
+    c_d = axis_d[2] - s * nx
+    along_d = c * qz - s * (qx - ex) + rx * axis_d[0] + ry * axis_d[1] + pz * axis_d[2]
+    spin_d = (qz + px * nx + py * ny - c_d * along - c * along_d + 2.0 * c * c_d * spin) * per_s * per_s
+    lift = base.lift
+    return Side(
+        x,
+        y,
+        k,
+        (wx, wy, spin),
+        (ex + spin * nx, ey + spin * ny, spin_d),
+        (co * lift[0] + si * lift[1], co * lift[1] - si * lift[0], lift[2]),
+    )
 
 
 @inline
@@ -170,12 +173,13 @@ def spherical_friction(row: Array, leg: LegMotion, body: Body) -> Vec:
 
 
 @inline
-def base_moment(row: Array, leg: LegMotion, body: Body) -> tuple[Vec, float]:
+def base_moment(row: Array, leg: LegMotion, body: Body, spin: float, spin_d: float) -> tuple[Vec, float]:
     """Moment of lower links about B_i plus rod links about b_i, friction included (base-side leg frame), and the
     moment a motor needs for its own rotor.
 
-    A screw's rotor turns against the lower links at -hand times the motor rate about n; its axial momentum enters
-    the lower links' moment, and its rate is what the motor needs for itself.
+    `spin` and `spin_d` are those of the platform side. A screw's rotor turns against the lower links at -hand times
+    the motor rate about n; its axial momentum enters the lower links' moment, and its rate is what the motor needs
+    for itself.
     """
     side = leg.base
     total = joint_moment(row, layout.BASE_INERTIA, side, triple(row, layout.ROD_MOMENT), side.lift)
@@ -183,8 +187,10 @@ def base_moment(row: Array, leg: LegMotion, body: Body) -> tuple[Vec, float]:
     motor = 0.0
     if row[layout.ROTOR_INERTIA] != 0.0:
         inertia, hand, per_metre = row[layout.ROTOR_INERTIA], row[layout.HAND], row[layout.MOTOR_RAD_M]
-        momentum = inertia * (side.w[2] - hand * per_metre * (leg.ld - row[layout.SCREW] * leg.spin))
-        momentum_d = inertia * (side.e[2] - hand * per_metre * (leg.ldd - row[layout.SCREW] * leg.spin_d))
+        rate = leg.ld - row[layout.SCREW] * (spin - side.w[2])
+        rate_d = leg.ldd - row[layout.SCREW] * (spin_d - side.e[2])
+        momentum = inertia * (side.w[2] - hand * per_metre * rate)
+        momentum_d = inertia * (side.e[2] - hand * per_metre * rate_d)
         total = add(total, (momentum * leg.nd[0], momentum * leg.nd[1], momentum_d))
         motor = -hand * momentum_d
     if row[layout.UNIVERSAL_FRICTION] != 0.0:
@@ -195,10 +201,9 @@ def base_moment(row: Array, leg: LegMotion, body: Body) -> tuple[Vec, float]:
 
 
 @inline
-def platform_moment(row: Array, leg: LegMotion, body: Body) -> tuple[Vec, Vec]:
+def platform_moment(row: Array, leg: LegMotion, side: Side, body: Body) -> tuple[Vec, Vec]:
     """Moment of the upper links about b_i, friction of the platform's U joint included, and that friction alone;
     platform-side leg frame."""
-    side = leg.platform
     total = joint_moment(row, layout.UPPER_INERTIA, side, triple(row, layout.UPPER_MOMENT), side.lift)
     relative = sub(side.w, to_frame(side.x, side.y, leg.n, body.w))
     rub = scale(row[layout.UNIVERSAL_FRICTION], relative)
@@ -212,12 +217,10 @@ def across(row: Array, k: float, N: Vec) -> tuple[float, float]:
 
 
 @inline
-def leg_wrench(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> tuple[Vec, Vec, float]:
-    """Force and moment about o (base axes) that leg i needs from the platform to move as it does, actuator aside;
-    and the moment its motor needs for its own rotor."""
-    row, side = machine.legs[i], leg.base
-    per_l = leg.per_l
-    N, motor = base_moment(row, leg, body)
+def base_wrench(row: Array, leg: LegMotion, body: Body, spin: float, spin_d: float) -> tuple[Vec, Vec, float]:
+    """`leg_wrench` of the parts that turn with the base joint; the moment without that of the force about o."""
+    side, per_l = leg.base, leg.per_l
+    N, motor = base_moment(row, leg, body, spin, spin_d)
     mx, my = across(row, side.k, N)
     F = group_force(row[layout.ROD_MASS], triple(row, layout.ROD_MOMENT), side.w, side.e, side.lift)
     # force = F + X x n / l
@@ -226,14 +229,28 @@ def leg_wrench(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> tuple[
     if row[layout.SPHERICAL_FRICTION] != 0.0:
         rub = spherical_friction(row, leg, body)
         moment = axpy(-rub[0], side.x, axpy(-rub[1], side.y, scale(-rub[2], leg.n)))
-    if row[layout.PLATFORM_UNIVERSAL] != 0.0:
-        side = leg.platform
-        N, rub = platform_moment(row, leg, body)
-        F = group_force(row[layout.UPPER_MASS], triple(row, layout.UPPER_MOMENT), side.w, side.e, side.lift)
-        fx, fy = F[0] + N[1] * per_l, F[1] - (N[0] - side.k * N[2]) * per_l
-        force = add(force, axpy(fx, side.x, axpy(fy, side.y, scale(F[2], leg.n))))
-        # the U joint passes the moment along its cross axis q = n + k x; friction acts back on the platform
-        moment = axpy(N[2] * side.k - rub[0], side.x, axpy(-rub[1], side.y, scale(N[2] - rub[2], leg.n)))
+    return force, moment, motor
+
+
+@inline
+def leg_wrench(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> tuple[Vec, Vec, float]:
+    """Force and moment about o (base axes) that leg i needs from the platform to move as it does, actuator aside;
+    and the moment its motor needs for its own rotor."""
+    row = machine.legs[i]
+    if row[layout.PLATFORM_UNIVERSAL] == 0.0:
+        force, moment, motor = base_wrench(row, leg, body, 0.0, 0.0)
+        return force, add(moment, cross(leg.arm, force)), motor
+    side, per_l = platform_side(row, leg, body), leg.per_l
+    force, moment, motor = base_wrench(row, leg, body, side.w[2], side.e[2])
+    N, rub = platform_moment(row, leg, side, body)
+    F = group_force(row[layout.UPPER_MASS], triple(row, layout.UPPER_MOMENT), side.w, side.e, side.lift)
+    fx, fy = F[0] + N[1] * per_l, F[1] - (N[0] - side.k * N[2]) * per_l
+    force = add(force, axpy(fx, side.x, axpy(fy, side.y, scale(F[2], leg.n))))
+    # the U joint passes the moment along its cross axis q = n + k x; friction acts back on the platform
+    moment = axpy(N[2] * side.k - rub[0], side.x, axpy(-rub[1], side.y, axpy(N[2] - rub[2], leg.n, moment)))
+    if row[layout.SCREW] != 0.0:
+        # the nut slides at l', not at the rate of the axis: its friction acts along the leg
+        force = axpy(rubbing(machine, i, leg, body), leg.n, force)
     return force, add(moment, cross(leg.arm, force)), motor
 
 
@@ -249,19 +266,19 @@ def lateral(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> tuple[flo
     """Lateral force (x, y) and moment about b_i (x, y) of the cylinder on the rod, base-side leg frame.
 
     They load gland and piston (Guo et al.). Rod and upper links take the moment they need about b_i, less what the
-    platform's U joint brings; the lower links need the rest of X from a force across the leg at b_i. Legs with R
-    joints pass other loads through the cylinder that statics alone cannot tell: not for them.
+    platform's U joint brings; the lower links need the rest of X from a force across the leg at b_i. For UPS and
+    UPRU: legs with R joints pass loads through the cylinder that statics alone cannot tell, and a screw its torque.
     """
     row, side = machine.legs[i], leg.base
-    N, _ = base_moment(row, leg, body)
+    N, _ = base_moment(row, leg, body, 0.0, 0.0)
     mx, my = across(row, side.k, N)
     T = joint_moment(row, layout.ROD_INERTIA, side, triple(row, layout.ROD_MOMENT), side.lift)
     if row[layout.SPHERICAL_FRICTION] != 0.0:
         T = add(T, spherical_friction(row, leg, body))
     tx, ty = T[0], T[1]
     if row[layout.PLATFORM_UNIVERSAL] != 0.0:
-        side = leg.platform
-        N, _ = platform_moment(row, leg, body)
+        side = platform_side(row, leg, body)
+        N, _ = platform_moment(row, leg, side, body)
         co, si = dot(side.x, leg.base.x), dot(side.x, leg.base.y)
         px, py = N[0] - side.k * N[2], N[1]
         px, py = co * px - si * py, si * px + co * py
@@ -270,8 +287,8 @@ def lateral(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> tuple[flo
 
 
 @inline
-def sliding_friction(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> float:
-    """Friction force of the sliding joint that the actuator has to overcome: (F_t + mu N_n) sgn(l') + f_v l'.
+def rubbing(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> float:
+    """Friction force of the sliding joint against its rate: (F_t + mu N_n) sgn(l') + f_v l'.
 
     Guo et al. eq. (13)-(15). The seal load N_n is the lateral resultant, or, where gland and piston have places,
     the sum of the loads on both, which also carry the couple.
@@ -292,6 +309,12 @@ def sliding_friction(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> 
     if dry != 0.0:  # tanh is the dearest of all here
         dry *= math.tanh(leg.ld / STICTION_SPEED_M_S)
     return dry + row[layout.VISCOUS_FRICTION] * leg.ld
+
+
+@inline
+def sliding_friction(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> float:
+    """What of `rubbing` the axis has to overcome by itself; a twisting screw's is in `leg_wrench`."""
+    return rubbing(machine, i, leg, body) if machine.legs[i, layout.SCREW] == 0.0 else 0.0
 
 
 @inline

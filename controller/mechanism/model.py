@@ -89,10 +89,11 @@ def _leg_row(joints: schema.Leg, leg: schema.Legs) -> Array:
             row[layout.BELOW_MASS] += link.mass_kg
             row[layout.BELOW_MOMENT : layout.BELOW_MOMENT + 3] += link.mass_kg * com
     friction = leg.friction
-    row[layout.UNIVERSAL_FRICTION], row[layout.SPHERICAL_FRICTION] = (
-        friction.universal_nm_s_rad,
-        friction.spherical_nm_s_rad,
-    )
+    # an RPU leg turns freely about both axes of its platform's U joint, as another leg does in an S joint
+    row[layout.UNIVERSAL_FRICTION] = 0.0 if leg.kind == "RPU" else friction.universal_nm_s_rad
+    if leg.kind in ("UPS", "RPU"):
+        at_platform = friction.universal_nm_s_rad if leg.kind == "RPU" else friction.spherical_nm_s_rad
+        row[layout.SPHERICAL_FRICTION] = at_platform
     row[layout.VISCOUS_FRICTION], row[layout.COULOMB_FRICTION] = friction.viscous_n_s_m, friction.coulomb_n
     row[layout.NORMAL_FRICTION] = friction.normal
     row[layout.GLAND], row[layout.PISTON] = friction.gland_m, friction.piston_m

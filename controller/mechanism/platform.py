@@ -24,6 +24,7 @@ from controller.mechanism.spatial import (
     add,
     axpy,
     cross,
+    dot,
     exponential,
     multiply,
     norm,
@@ -152,19 +153,30 @@ def advance(platform: Array, o: Vec, R: Mat, step: Array) -> tuple[Vec, Mat]:
     return (0.0, -z * sa, z * ca), ((cb, 0.0, sb), (sa * sb, ca, -sa * cb), (-ca * sb, sa, ca * cb))
 
 
-@kernel(f64(v1, v1))
-def off_manifold(platform: Array, x: Array) -> float:
-    """How far the pose x (6,) is from the nearest one the platform can have: m or rad, whichever is larger."""
-    o, R = (x[0], x[1], x[2]), rotation(x[3], x[4], x[5])
+@kernel(f64(v1, v1, v1, v1))
+def off_manifold(platform: Array, x: Array, xd: Array, xdd: Array) -> float:
+    """How far a motion (6,) is from the nearest one the platform can make: in pose, rate or acceleration, m or rad,
+    whichever is largest. A spherical platform must not move o; of 2R1T the motion is rebuilt from z, a, b."""
     if platform[layout.KIND] == layout.FREE:
         return 0.0
+    move = body(x, xd, xdd)
     if platform[layout.KIND] == layout.SPHERICAL:
-        return norm(sub(o, triple(platform, layout.HOME)))
-    near, turn = advance(platform, o, R, np.zeros(3))
-    rest = 0.0
+        return max(norm(sub(move.o, triple(platform, layout.HOME))), norm(move.v), norm(move.a))
+    o, R = advance(platform, move.o, move.R, np.zeros(3))
+    z, a, _ = plane_tilt(o, R)
+    ca, sa = math.cos(a), math.sin(a)
+    out, across, tilt_axis = (0.0, -sa, ca), (0.0, -ca, -sa), (0.0, ca, sa)
+    ad, add_, bd, bdd = move.w[0], move.e[0], dot(tilt_axis, move.w), dot(tilt_axis, move.e)
+    zd, zdd = dot(out, move.v), dot(out, move.a) + z * ad * ad
+    v = axpy(zd, out, scale(z * ad, across))
+    acc = axpy(zdd - z * ad * ad, out, scale(2.0 * zd * ad + z * add_, across))
+    w = axpy(bd, tilt_axis, (ad, 0.0, 0.0))
+    e = axpy(bdd, tilt_axis, axpy(bd * ad, (0.0, -sa, ca), (add_, 0.0, 0.0)))
+    off = max(norm(sub(o, move.o)), norm(sub(v, move.v)), norm(sub(acc, move.a)))
+    off = max(off, norm(sub(w, move.w)), norm(sub(e, move.e)))
     for i in range(3):
-        rest = max(rest, norm(sub(turn[i], R[i])))
-    return max(norm(sub(o, near)), rest)
+        off = max(off, norm(sub(R[i], move.R[i])))
+    return off
 
 
 @kernel(types.void(v1, v1, v1, v1, v1, v1))

@@ -28,7 +28,7 @@ def demonstrate(setup: Setup) -> Operator:
     Raises:
         RunError: when a request is refused.
     """
-    room = np.minimum(setup.limits.pose_max - setup.home, setup.home - setup.limits.pose_min)
+    room = np.minimum(np.array(setup.limits.pose_max) - setup.home, setup.home - np.array(setup.limits.pose_min))
     ids = count(1)
 
     def ask(

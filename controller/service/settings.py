@@ -157,6 +157,15 @@ def _check_machine(machine: schema.Machine, path: Path) -> None:
             axis = getattr(leg, name)
             if axis is not None and not 0.5 < math.hypot(*axis) < 2.0:
                 refuse(f"leg[{i}].{name}", list(axis), "a direction, a vector of length 1")
+        kind, friction = leg.kind or machine.legs.kind, leg.friction or machine.legs.friction
+        if friction.spherical_nm_s_rad and kind != "UPS":
+            refuse(
+                "legs.friction.spherical_nm_s_rad",
+                friction.spherical_nm_s_rad,
+                f"0: leg {i + 1}, {kind}, has no S joint",
+            )
+        if friction.normal and kind not in ("UPS", "UPRU"):
+            refuse("legs.friction.normal", friction.normal, f"0: the seal load of leg {i + 1}, {kind}, is not known")
         links = machine.legs.links | (leg.links or {})
         cell = leg.cell or machine.legs.cell
         for name in cell.links_below if cell else ():

@@ -18,7 +18,7 @@ from controller.mechanism.model import build, effective_leg, home_pose
 from controller.records import POSE, Array
 
 RESIDUAL_M = 1e-6  # lengths of more legs than freedoms must agree to this
-MANIFOLD = 1e-6  # m or rad
+MANIFOLD = 1e-6  # m or rad, likewise of rates and accelerations
 TILT_AND_TORSION = ("azimuth_rad", "tilt_rad", "torsion_rad")
 WRENCH = ("fx_n", "fy_n", "fz_n", "mx_nm", "my_nm", "mz_nm")
 RATES = tuple(f"{name}_s" for name in POSE)
@@ -112,7 +112,7 @@ def forces(machine: schema.Machine, source: Iterable[str], target: TextIO) -> No
         else:
             columns.append((f"force_{i + 1}_n", _texts(f[:, i])))
     columns += [(f"cell_{i + 1}_n", _texts(f_cell[:, i])) for i in range(n) if effective_leg(machine, i).cell]
-    if all(effective_leg(machine, i).kind not in ("UPR", "RPU") for i in range(n)):
+    if all(effective_leg(machine, i).kind in ("UPS", "UPRU") for i in range(n)):
         columns += _lateral_columns(model, motion)
     _write(target, table.time() + columns)
 
@@ -168,12 +168,12 @@ def _motion(table: "Table", model: Mechanism, default: float | None) -> Motion:
             platform.from_tilt_and_torsion(given[0][k], given[1][k], given[2][k], x[k], xd[k], xdd[k])
         return x, xd, xdd
     x, xd, xdd = table.numbers(POSE), table.numbers(RATES, default), table.numbers(ACCELERATIONS, default)
-    for k, row in enumerate(x):
-        off = platform.off_manifold(model.platform, row)
+    for k in range(len(x)):
+        off = platform.off_manifold(model.platform, x[k], xd[k], xdd[k])
         if off > MANIFOLD:
             raise ConfigurationError(
-                f"line {table.line(k)}: this platform cannot have this pose, it is {1e6 * off:.3g} µm or µrad off; "
-                f"expected at most {1e6 * MANIFOLD:g}"
+                f"line {table.line(k)}: this platform cannot move like this, it is {1e6 * off:.3g} µm or µrad off "
+                f"in pose, rate or acceleration; expected at most {1e6 * MANIFOLD:g}"
             )
     return x, xd, xdd
 

@@ -162,13 +162,18 @@ def test_normal_force_friction_follows_the_seal_load() -> None:
 def test_efficiency_takes_more_to_drive_and_less_when_driven() -> None:
     machine = ALL[0]
     worn = replace(machine, legs=replace(machine.legs, drive=replace(machine.legs.drive, efficiency=0.8)))
-    drives, f = build_drives(worn), np.full(6, 100.0)
-    clean = build_drives(machine)
-    zero, fast = np.zeros(6), np.full(6, 0.1)
-    extra = axis_force(clean, f, fast, zero) - f
-    np.testing.assert_allclose(axis_force(drives, f, fast, zero) - extra, f / 0.8)
-    np.testing.assert_allclose(axis_force(drives, f, -fast, zero) + extra, f * 0.8)
-    np.testing.assert_allclose(axis_force(drives, -f, fast, zero) - extra, -f * 0.8)
+    drives, clean = build_drives(worn), build_drives(machine)
+    f, fast, zero = np.full(6, 100.0), np.full(6, 0.1), np.zeros(6)
+
+    def put_in(drive: np.ndarray, force: np.ndarray, rate: np.ndarray) -> np.ndarray:
+        found = np.full(6, np.nan)
+        axis_force(drive, force, rate, zero, found)
+        return found
+
+    extra = put_in(clean, f, fast) - f
+    np.testing.assert_allclose(put_in(drives, f, fast) - extra, f / 0.8)
+    np.testing.assert_allclose(put_in(drives, f, -fast) + extra, f * 0.8)
+    np.testing.assert_allclose(put_in(drives, -f, fast) - extra, -f * 0.8)
 
     uhu = ALL[3]
     motion = some_motion(uhu, 2)
@@ -228,7 +233,7 @@ def test_swing_since_home_is_the_angle_between_the_leg_lines() -> None:
     machine = ALL[0]
     model, home = build(machine), home_pose(machine)
     base, platform = np.empty((2, 2, 6))
-    posture.joint_swings(model, np.array([home, home + [0.05, 0.02, 0.0, 0.3, 0.0, 0.0]]), base, platform)
+    posture.joint_swings(model, home + np.array([[0.0] * 6, [0.05, 0.02, 0.0, 0.3, 0.0, 0.0]]), base, platform)
     np.testing.assert_allclose(base[0], 0.0, atol=1e-7)
     np.testing.assert_allclose(platform[0], 0.0, atol=1e-7)
     B = np.array([leg.base_joint_m for leg in machine.leg])

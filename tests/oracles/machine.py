@@ -237,7 +237,7 @@ def _leg_to_toml(leg: OracleLeg, shared_kind: str) -> dict[str, Any]:
     if leg.friction != OracleFriction():
         table["friction"] = asdict(leg.friction)
     if leg.screw is not None:
-        table["drive"] = {**asdict(leg.screw), "hand": int(leg.screw.hand), **TORQUE_BLOCK}
+        table["drive"] = {"kind": "screw", **asdict(leg.screw), "hand": int(leg.screw.hand), **TORQUE_BLOCK}
     if leg.cell:
         below = [link.name for link in leg.links if link.below_cell]
         table["cell"] = {"links_below": below, "capacity_n": CELL_CAPACITY_N}
