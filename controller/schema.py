@@ -144,7 +144,7 @@ class Cell(Table, frozen=True):
     capacity_n: Positive
 
 
-LegKind = Literal["UPRU", "UPS", "UHU", "UPR", "RPU"]
+LegKind = Literal["UPRU", "UPS", "UHU", "UPR", "RPU", "UPU"]  # UPU: known in order to be refused with the reason
 
 
 class Legs(Table, frozen=True):

@@ -10,10 +10,10 @@ from numba import types
 
 from controller.mechanism import layout
 from controller.mechanism.compile import kernel, v1, v2
-from controller.mechanism.kinematics import jacobian, leg_lengths
+from controller.mechanism.kinematics import branch, jacobian, leg_lengths
 from controller.mechanism.layout import MECHANISM, Mechanism
 from controller.mechanism.leg import line_of
-from controller.mechanism.platform import independent, rotation
+from controller.mechanism.platform import body, independent, rotation
 from controller.mechanism.spatial import apply, cross, dot, norm, triple
 from controller.records import Array
 
@@ -58,6 +58,14 @@ def singular_values(machine: Mechanism, x: Array) -> Array:
     return np.asarray(np.linalg.svd(J, compute_uv=False), np.float64)
 
 
+def off_free_motion(machine: Mechanism, x: Array, xd: Array) -> float:
+    """How far rates xd (6,) at x are from a motion the platform is free to make: norm of the rest of the twist."""
+    G, move = np.empty((6, 6)), body(x, xd, np.zeros(6))
+    independent_motions(machine, x, G)
+    twist = np.array([*move.v, *move.w])
+    return float(np.linalg.norm(twist - G @ np.linalg.lstsq(G, twist, rcond=None)[0]))
+
+
 def condition(machine: Mechanism, x: Array) -> float:
     """Condition number of the Jacobian, see `singular_values`; infinite at a singular pose."""
     values = singular_values(machine, x)
@@ -78,7 +86,8 @@ def extent(
     for share in np.linspace(0.0, most, steps + 1)[1:]:
         pose = x + share * direction
         leg_lengths(machine, pose, lengths)
-        if (lengths < low).any() or (lengths > high).any() or not condition(machine, pose) < 1e4:
+        off_stroke = (lengths < low).any() or (lengths > high).any()
+        if off_stroke or branch(machine, pose) != branch(machine, x) or not condition(machine, pose) < 1e4:
             break
         reached = float(share)
     return reached

@@ -1,6 +1,7 @@
 """`pkm check`: validate a file, check the geometry, say what the machine can do, try the devices."""
 
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -10,10 +11,11 @@ from controller import schema
 from controller.errors import ConfigurationError, DeviceError
 from controller.mechanism import posture
 from controller.mechanism.drive import build_drives
+from controller.mechanism.layout import Mechanism
 from controller.mechanism.model import build, effective_leg, home_pose
 from controller.motion.feedforward import leg_demand
 from controller.motion.trajectory import ZERO
-from controller.records import POSE, Reference
+from controller.records import POSE, Array, Reference
 from controller.service.checks import lint
 from controller.service.settings import load_machine, load_site
 
@@ -55,22 +57,43 @@ def _report_machine(machine: schema.Machine, path: Path, out: TextIO) -> None:
     legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
     mass = machine.platform.mass_kg + sum(link.mass_kg for leg in legs for link in leg.links.values())
     print(f"machine {machine.name}: valid; {machine.title}", file=out)
-    print(f"  {len(machine.leg)} {machine.legs.kind} legs, {mass:.1f} kg in motion", file=out)
+    kinds = " ".join(f"{n} {kind}" for kind, n in Counter(leg.kind for leg in legs).items())
+    print(f"  {kinds} legs, {mass:.1f} kg in motion", file=out)
     print(f"  condition number at home {posture.condition(model, home):.2f}", file=out)
     print("  leg   home m   stroke m        speed m/s  force limit N  static force N  cell N", file=out)
     for i, leg in enumerate(machine.leg):
         limits = leg.limits or machine.legs.limits
         low, high = limits.length_m
+        cell = f"{demand.cell_n[i]:.2f}" if legs[i].cell else "–"
         print(
             f"  {i + 1:>3}   {demand.position_m[i]:.4f}   {low:.3f} … {high:.3f}   {limits.speed_m_s:9.3f}"
-            f"  {limits.force_n:13.1f}  {demand.actuator_n[i]:14.2f}  {demand.cell_n[i]:6.2f}",
+            f"  {limits.force_n:13.1f}  {demand.actuator_n[i]:14.2f}  {cell:>6}",
             file=out,
         )
     for name in POSE:
         low, high = getattr(machine.platform.limits, name)
         print(f"  {name:<10} {low:+.3f} … {high:+.3f}", file=out)
+    unused = [str(i + 1) for i, leg in enumerate(machine.leg) if legs[i].kind == "UPS" and leg.platform_axis]
+    if unused:
+        print(f"  platform_axis of legs {' '.join(unused)} is not used: an S joint has no axis", file=out)
     worst = np.abs(demand.axis_n) / np.array([(leg.limits or machine.legs.limits).force_n for leg in machine.leg])
+    _report_space(machine, model, home, out)
     print(f"  static load at home uses {100 * worst.max():.0f} % of the force limit", file=out)
+
+
+def _report_space(machine: schema.Machine, model: Mechanism, home: Array, out: TextIO) -> None:
+    """How far the machine can go from home along each axis, and how near it is to losing its hold."""
+    limits = [leg.limits or machine.legs.limits for leg in machine.leg]
+    strokes = np.array([leg.length_m for leg in limits]).T
+    least = posture.singular_values(model, home)[-1]
+    print(f"  least axis travel per metre of the platform at home {least:.3f} (0 at a singular pose)", file=out)
+    print("  reach along      -        +   until a stroke ends or the hold is lost", file=out)
+    for k, (name, unit) in enumerate(zip(POSE, ("m", "m", "m", "rad", "rad", "rad"), strict=True)):
+        direction = np.eye(6)[k]
+        if machine.platform.kind != "free" and posture.off_free_motion(model, home, direction) > 1e-9:
+            continue
+        ends = [posture.extent(model, home, sign * direction, (strokes[0], strokes[1]), 2.0) for sign in (-1.0, 1.0)]
+        print(f"    {name:<9} {ends[0]:8.3f} {ends[1]:8.3f} {unit}", file=out)
 
 
 def _report_plc(site: schema.Site, out: TextIO) -> None:
