@@ -35,6 +35,7 @@ HIGHEST_HZ = 5.0
 PATH_SAMPLES = 60
 PLAN_TRIES = 4
 
+UNUSABLE = Fault.SAMPLE_NOT_FINITE | Fault.STATUS_STALE
 POWERED = (Mode.READY, Mode.ACTIVE, Mode.STOPPING)
 
 
@@ -46,7 +47,7 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
     # where is the machine, and what is wrong
     faults = judge_sample(sample, setup.limits)
     measured, twist = UNKNOWN, state.twist_rad.copy()
-    if not faults & (Fault.SAMPLE_NOT_FINITE | Fault.STATUS_STALE):
+    if not faults & UNUSABLE:
         measured = estimate(setup.machine, sample.length_m, sample.length_m_s, state.x_guess, twist)
         faults |= judge_motion(sample, measured, setup.limits, state.latched)
     x_guess, twist = (state.x_guess, state.twist_rad) if measured is UNKNOWN else (measured.pose, twist)

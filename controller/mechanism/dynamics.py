@@ -52,29 +52,12 @@ def distribute(machine: Mechanism, body: Body, W: Array, JT: Array, f: Array, sc
     Legs beyond the freedoms share: the forces nearest to the preload, the least norm when that is 0.
     """
     n, free = JT.shape[1], freedoms(machine.platform)
-    if free == n:
-        if free != 6:
-            G = scratch[0]
-            independent(machine.platform, body.o, body.R, G)
-            A, b = scratch[1], scratch[2, 0]
-            for j in range(free):
-                b[j] = 0.0
-                for k in range(6):
-                    b[j] += G[k, j] * W[k]
-                for i in range(n):
-                    A[j, i] = 0.0
-                    for k in range(6):
-                        A[j, i] += G[k, j] * JT[k, i]
-            ratio = solve(A, b, n)
-            for i in range(n):
-                f[i] = b[i]
-            return ratio != 0.0
+    if free == 6:
         for i in range(6):
             f[i] = W[i]
         return solve(JT, f, 6) != 0.0
-    G, A, N = scratch[0], scratch[1], scratch[2]
+    G, A, N, b = scratch[0], scratch[1], scratch[2], np.zeros(free)
     independent(machine.platform, body.o, body.R, G)
-    b = np.zeros(free)
     for j in range(free):
         for k in range(6):
             b[j] += G[k, j] * W[k]
@@ -82,7 +65,12 @@ def distribute(machine: Mechanism, body: Body, W: Array, JT: Array, f: Array, sc
             A[j, i] = 0.0
             for k in range(6):
                 A[j, i] += G[k, j] * JT[k, i]
-            b[j] -= A[j, i] * machine.legs[i, layout.PRELOAD]
+            b[j] -= A[j, i] * machine.legs[i, layout.PRELOAD] * (n > free)
+    if n == free:
+        ratio = solve(A, b, n)
+        for i in range(n):
+            f[i] = b[i]
+        return ratio != 0.0
     for j in range(free):
         for k in range(free):
             N[j, k] = 0.0

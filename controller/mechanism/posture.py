@@ -10,11 +10,11 @@ from numba import types
 
 from controller.mechanism import layout
 from controller.mechanism.compile import kernel, v1, v2
-from controller.mechanism.kinematics import branch, jacobian, leg_lengths
+from controller.mechanism.kinematics import axes_and_jacobian, branch, leg_lengths
 from controller.mechanism.layout import MECHANISM, Mechanism
 from controller.mechanism.leg import line_of
 from controller.mechanism.platform import body, independent, rotation
-from controller.mechanism.spatial import apply, cross, dot, norm, triple
+from controller.mechanism.spatial import apply, column_norms, cross, dot, norm, triple
 from controller.records import Array
 
 
@@ -39,23 +39,27 @@ def joint_swings(machine: Mechanism, x: Array, base_out: Array, platform_out: Ar
             platform_out[k, i] = math.atan2(norm(cross(home, n)), dot(home, n))
 
 
-def singular_values(machine: Mechanism, x: Array) -> Array:
-    """Singular values of the Jacobian at x over the free motions, largest first.
+@kernel(types.void(MECHANISM, v1, v1))
+def singular_values(machine: Mechanism, x: Array, values_out: Array) -> None:
+    """Singular values (freedoms,) of the Jacobian at x over the free motions, in no order.
 
     Rotations are scaled by the platform radius: the smallest is the least axis travel per metre of the platform, 0 at
     a singular pose, and the same in any unit of length.
     """
-    J, G = np.empty((len(machine.legs), 6)), np.empty((6, 6))
-    jacobian(machine, x, J)
-    radius = machine.platform[layout.RADIUS]
-    if machine.platform[layout.KIND] == layout.FREE:
-        J[:, 3:] /= radius
-    else:
-        independent_motions(machine, x, G)
-        scaled = G[:, :3].copy()
-        scaled[3:] *= radius
-        J = J @ (G[:, :3] / np.linalg.norm(scaled, axis=0))
-    return np.asarray(np.linalg.svd(J, compute_uv=False), np.float64)
+    n, free, radius = machine.legs.shape[0], values_out.shape[0], machine.platform[layout.RADIUS]
+    J, G, A, aside = np.empty((n, 6)), np.empty((6, 6)), np.zeros((n, free)), np.zeros((3, n))
+    o, R = (x[0], x[1], x[2]), rotation(x[3], x[4], x[5])
+    axes_and_jacobian(machine, o, R, aside[0], aside[1], J, aside[2])
+    independent(machine.platform, o, R, G)
+    for j in range(free):
+        size = 0.0
+        for k in range(6):
+            size += (G[k, j] * (1.0 if k < 3 else radius)) ** 2
+        size = math.sqrt(size)
+        for i in range(n):
+            for k in range(6):
+                A[i, j] += J[i, k] * G[k, j] / size
+    column_norms(A, values_out)
 
 
 def off_free_motion(machine: Mechanism, x: Array, xd: Array) -> float:
@@ -68,8 +72,10 @@ def off_free_motion(machine: Mechanism, x: Array, xd: Array) -> float:
 
 def condition(machine: Mechanism, x: Array) -> float:
     """Condition number of the Jacobian, see `singular_values`; infinite at a singular pose."""
-    values = singular_values(machine, x)
-    return float(values[0] / values[-1]) if values[-1] > 0.0 else math.inf
+    values = np.empty(6 if machine.platform[layout.KIND] == layout.FREE else 3)
+    singular_values(machine, x, values)
+    least, most = min(values.tolist()), max(values.tolist())
+    return most / least if least > 1e-14 * most else math.inf
 
 
 def extent(

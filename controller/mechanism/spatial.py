@@ -145,3 +145,38 @@ def solve(A: Array, b: Array, size: int) -> float:
             b[k] -= A[k, j] * b[j]
         b[k] *= A[k, k]
     return sign * smallest / largest
+
+
+@inline
+def column_norms(A: Array, out: Array) -> None:
+    """Singular values of A (m, n) into out (n,), in no order, by one-sided Jacobi rotations; A is destroyed.
+
+    Turns pairs of columns until all are orthogonal: what is left are the singular values. Accurate to rounding also
+    for the smallest one.
+    """
+    m, n = A.shape
+    for _ in range(30):
+        largest = 0.0
+        for p in range(n - 1):
+            for q in range(p + 1, n):
+                a, b, c = 0.0, 0.0, 0.0
+                for i in range(m):
+                    a += A[i, p] * A[i, p]
+                    b += A[i, q] * A[i, q]
+                    c += A[i, p] * A[i, q]
+                if abs(c) <= 1e-15 * math.sqrt(a * b) or c == 0.0:
+                    continue
+                largest = max(largest, abs(c) / math.sqrt(a * b))
+                tau = (b - a) / (2.0 * c)
+                t = math.copysign(1.0, tau) / (abs(tau) + math.sqrt(1.0 + tau * tau))
+                co = 1.0 / math.sqrt(1.0 + t * t)
+                si = co * t
+                for i in range(m):
+                    A[i, p], A[i, q] = co * A[i, p] - si * A[i, q], si * A[i, p] + co * A[i, q]
+        if largest <= 1e-9:  # the next sweep would square it
+            break
+    for p in range(n):
+        out[p] = 0.0
+        for i in range(m):
+            out[p] += A[i, p] * A[i, p]
+        out[p] = math.sqrt(out[p])

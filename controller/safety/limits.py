@@ -157,11 +157,10 @@ def _finite(*parts: Array) -> bool:
 
 
 def _clamped(position: list[float], limits: Limits) -> list[float]:
-    edges = zip(position, limits.length_min_m, limits.length_max_m, strict=True)
-    return [min(max(value, low), high) for value, low, high in edges]
+    return list(map(min, map(max, position, limits.length_min_m), limits.length_max_m))
 
 
 def _share(values: list[float], most: Sequence[float]) -> float:
     """The largest factor up to 1 that brings every |value| within `most`."""
-    worst = max(abs(value) / limit for value, limit in zip(values, most, strict=True))
+    worst = max(map(float.__truediv__, map(abs, values), most))
     return 1.0 if worst <= 1.0 else 1.0 / worst

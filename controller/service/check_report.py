@@ -12,7 +12,7 @@ from controller.errors import ConfigurationError, DeviceError
 from controller.mechanism import posture
 from controller.mechanism.drive import build_drives
 from controller.mechanism.layout import Mechanism
-from controller.mechanism.model import build, effective_leg, home_pose
+from controller.mechanism.model import FREEDOMS, build, effective_leg, home_pose
 from controller.motion.feedforward import leg_demand
 from controller.motion.trajectory import ZERO
 from controller.records import POSE, Array, Reference
@@ -85,7 +85,9 @@ def _report_space(machine: schema.Machine, model: Mechanism, home: Array, out: T
     """How far the machine can go from home along each axis, and how near it is to losing its hold."""
     limits = [leg.limits or machine.legs.limits for leg in machine.leg]
     strokes = np.array([leg.length_m for leg in limits]).T
-    least = posture.singular_values(model, home)[-1]
+    values = np.empty(FREEDOMS[machine.platform.kind])
+    posture.singular_values(model, home, values)
+    least = values.min()
     print(f"  least axis travel per metre of the platform at home {least:.3f} (0 at a singular pose)", file=out)
     print("  reach along      -        +   until a stroke ends or the hold is lost", file=out)
     for k, (name, unit) in enumerate(zip(POSE, ("m", "m", "m", "rad", "rad", "rad"), strict=True)):
