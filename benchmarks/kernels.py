@@ -16,7 +16,7 @@ from controller.cycle import cycle
 from controller.mechanism import dynamics, kinematics, posture
 from controller.mechanism.model import build, home_pose
 from controller.records import RequestKind, Timing, channels, pack
-from controller.service.settings import load_machine
+from controller.settings import load_machine
 from tests.machines import MACHINES, NOTHING, Bench, ask
 from tests.oracles import pinocchio_tree as oracle
 

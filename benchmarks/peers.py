@@ -30,7 +30,7 @@ from controller.mechanism.layout import MECHANISM, Mechanism
 from controller.mechanism.model import build
 from controller.mechanism.spatial import Vec, add, cross, dot, solve, symmetric, triple
 from controller.records import Array, RequestKind, Timing, channels, pack
-from controller.service.settings import load_machine
+from controller.settings import load_machine
 from tests.machines import MACHINES, NOTHING, Bench, ask
 from tests.oracles import pinocchio_tree as oracle
 

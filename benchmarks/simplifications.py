@@ -17,7 +17,7 @@ from controller.mechanism.layout import Mechanism
 from controller.mechanism.leg import STICTION_SPEED_M_S
 from controller.mechanism.model import build, home_pose
 from controller.records import POSE, Array
-from controller.service.settings import load_machine
+from controller.settings import load_machine
 from tests.machines import MACHINES
 
 STATES = 4000

@@ -106,7 +106,7 @@ def _log_to_stderr(name: str) -> logging.handlers.QueueListener:
 
 
 def _run(options: Any) -> int:
-    from controller.service.settings import load_site
+    from controller.settings import load_site
 
     files = load_site(options.site)
     listener = _log_to_stderr("control")
@@ -135,8 +135,8 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
 
 
 def _plant(options: Any) -> int:
-    from controller.service.checks import require_sound
-    from controller.service.settings import load_site
+    from controller.lint.geometry import require_sound
+    from controller.settings import load_site
 
     files = load_site(options.site)
     if files.site.virtual_cell is None:
@@ -164,7 +164,7 @@ def _plant(options: Any) -> int:
 
 
 def _gateway(options: Any) -> int:
-    from controller.service.settings import load_site
+    from controller.settings import load_site
 
     files = load_site(options.site)
     _follow(options.parent)
@@ -182,7 +182,7 @@ def _gateway(options: Any) -> int:
 
 def _broker(options: Any) -> int:
     from controller.gateway.broker import command
-    from controller.service.settings import load_site
+    from controller.settings import load_site
 
     site = load_site(options.site).site
     _follow(options.parent)
@@ -198,15 +198,15 @@ def _follow(parent: int | None) -> None:
 
 
 def _check(options: Any) -> int:
-    from controller.service.check_report import report
+    from controller.commands.check import report
 
     return report(options.file, options.connect, sys.stdout)
 
 
 def _table(options: Any) -> int:
-    from controller.service import tables
-    from controller.service.checks import require_sound
-    from controller.service.settings import load_machine
+    from controller.commands import tables
+    from controller.lint.geometry import require_sound
+    from controller.settings import load_machine
 
     machine, _ = load_machine(options.machine)
     require_sound(machine, options.machine)
@@ -215,8 +215,8 @@ def _table(options: Any) -> int:
 
 
 def _replay(options: Any) -> int:
+    from controller.commands.replay import replay
     from controller.gateway.recorder import read
-    from controller.service.replay import replay
 
     try:
         meta, _, rows = read(options.recording)
@@ -239,7 +239,7 @@ def _request(options: Any) -> int:
     import time
 
     from controller.service.mailbox import Message, send
-    from controller.service.settings import load_site
+    from controller.settings import load_site
 
     pose: dict[str, float] = {}
     for item in options.values:

@@ -1,6 +1,6 @@
 """What may stand in a machine file and in a site file: typed tables, nothing else.
 
-`controller.service.settings` reads TOML into these and turns every violation into one plain sentence.
+`controller.settings` reads TOML into these and turns every violation into one plain sentence.
 Units are in the names; frames and signs are explained in config/README.md.
 """
 

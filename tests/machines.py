@@ -9,7 +9,7 @@ import numpy as np
 
 from controller.cycle import cycle
 from controller.records import AxisMode, Link, Output, Request, RequestKind, Sample
-from controller.service.settings import load_site
+from controller.settings import load_site
 from controller.state import Setup, initial_state, prepare
 
 ROOT = Path(__file__).parents[1]

@@ -290,7 +290,7 @@ def lateral(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> tuple[flo
 def rubbing(machine: Mechanism, i: int, leg: LegMotion, body: Body) -> float:
     """Friction force of the sliding joint against its rate: (F_t + mu N_n) sgn(l') + f_v l'.
 
-    Guo et al. eq. (13)-(15). The seal load N_n is the lateral resultant, or, where gland and piston have places,
+    Guo et al. eq. (13)-(16). The seal load N_n is the lateral resultant, or, where gland and piston have places,
     the sum of the loads on both, which also carry the couple.
     """
     row = machine.legs[i]

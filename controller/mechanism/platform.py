@@ -114,7 +114,7 @@ def freedoms(platform: Array) -> int:
 
 @inline
 def plane_tilt(o: Vec, R: Mat) -> Vec:
-    """z, a, b of the platform of 2-UPR/2-RPU: o = z (0, -sin a, cos a), R = Rx(a) Ry(b) (Hao et al. eq. (2), (3))."""
+    """z, a, b of the platform of 2-UPR/2-RPU: o = z (0, -sin a, cos a), R = Rx(a) Ry(b) (Hao et al. eq. (1)-(7))."""
     a = math.atan2(R[2][1], R[1][1])
     return (math.cos(a) * o[2] - math.sin(a) * o[1], a, math.atan2(R[0][2], R[0][0]))
 

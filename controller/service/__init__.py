@@ -1,1 +1,1 @@
-"""The control process: settings in, loop, requests, ring; and the commands that work on files."""
+"""The control process: loop, clock, requests, children, and what puts them together."""

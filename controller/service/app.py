@@ -17,17 +17,17 @@ from typing import Any
 
 from controller import __version__, schema
 from controller.errors import ConfigurationError, DeviceError, RunError
+from controller.lint.geometry import require_sound
 from controller.records import Fault, Mode, Output, Request, RequestKind, Timing, Verdict, channels
 from controller.ring import RingWriter
 from controller.safety.faults import describe
 from controller.safety.supervisor import REASONS
 from controller.service import clock, loop, realtime
-from controller.service.checks import require_sound
 from controller.service.children import Child, how_it_ended
 from controller.service.demo import Operator, demonstrate
 from controller.service.mailbox import NOTHING, Mailbox
-from controller.service.settings import SiteFiles
 from controller.service.statistics import Histogram, RootMeanSquare
+from controller.settings import SiteFiles
 from controller.state import Setup, prepare
 from drivers.ads import AdsDriver, split_address
 

@@ -9,7 +9,7 @@ import pytest
 
 from controller import schema
 from controller.records import AxisMode
-from controller.service.settings import load_machine
+from controller.settings import load_machine
 from drivers.exchange import COMMAND, LAYOUT_VERSION, STATUS, DriveStatus, PlcError, PlcState
 from drivers.virtual import ams, cx5130
 from tests.machines import MACHINES

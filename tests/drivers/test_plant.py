@@ -12,7 +12,7 @@ from scipy.spatial.transform import Rotation
 from controller import schema
 from controller.mechanism.model import home_pose
 from controller.records import POSE
-from controller.service.settings import load_machine, load_site
+from controller.settings import load_machine, load_site
 from drivers.virtual.plant import Plant, deviate
 from tests.machines import MACHINES, SIMULATION
 

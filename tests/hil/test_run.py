@@ -16,10 +16,10 @@ import numpy as np
 import pyads
 import pytest
 
+from controller.commands.replay import replay
 from controller.gateway.recorder import parts, read
 from controller.records import Mode
 from controller.service.mailbox import Message, send
-from controller.service.replay import replay
 from drivers.exchange import STATUS, PlcState
 from tests.gateway.bench import Listener, accepts, wait_until
 from tests.machines import own_site

@@ -10,7 +10,7 @@ from controller.mechanism.drive import axis_force, build_drives
 from controller.mechanism.layout import Mechanism
 from controller.mechanism.model import build, home_pose
 from controller.mechanism.platform import rotation_matrix
-from controller.service.settings import load_machine
+from controller.settings import load_machine
 from tests.machines import MACHINES
 
 NAMES = ("6-upru", "6-upru-unequal-legs", "6-ups", "6-uhu", "3-ups-s", "2-upr-2-rpu")

@@ -24,7 +24,7 @@ from controller.mechanism import dynamics, kinematics, layout, posture
 from controller.mechanism.layout import Mechanism
 from controller.mechanism.leg import STICTION_SPEED_M_S
 from controller.mechanism.model import build, effective_leg, home_pose
-from controller.service.settings import load_machine
+from controller.settings import load_machine
 from tests.machines import MACHINES
 
 NAMES = ("6-upru", "6-upru-unequal-legs", "6-ups", "6-uhu", "3-ups-s", "2-upr-2-rpu")

@@ -5,7 +5,7 @@ import pytest
 
 from controller.mechanism import kinematics, layout, posture
 from controller.mechanism.model import build, home_pose
-from controller.service.settings import load_machine
+from controller.settings import load_machine
 from tests.machines import MACHINES
 
 

@@ -11,7 +11,7 @@ from controller.errors import ConfigurationError
 from controller.mechanism import dynamics, kinematics, regressor
 from controller.mechanism.model import build, home_pose
 from controller.mechanism.platform import rotation_matrix
-from controller.service.settings import load_machine
+from controller.settings import load_machine
 from tests.machines import MACHINES
 from tests.oracles.machine import KINDS, OracleMachine, machine_to_toml_dict, random_machine
 

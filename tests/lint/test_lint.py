@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
+from tests.service.test_bad_input import pkm, refused
 
 from controller import schema
-from controller.service import checks, structure
-from controller.service.checks import lint
+from controller.lint import geometry, structure
+from controller.lint.geometry import lint
 from tests.machines import MACHINES
 from tests.oracles.machine import KINDS, machine_to_toml_dict, random_machine
-from tests.service.test_bad_input import pkm, refused
 
 NAMES = ("6-upru", "6-upru-unequal-legs", "6-ups", "6-uhu", "3-ups-s", "2-upr-2-rpu")
 Data = dict[str, Any]
@@ -122,7 +122,7 @@ def test_random_machines_pass(kind: str) -> None:
         passed += not problems
         assert not any("mixed units" in problem or "wrong order" in problem for problem in problems), problems
         crossing = any("at home the centre lines" in problem for problem in problems)
-        assert crossing == (closest_legs_at_home(machine) < checks.CLEARANCE)
+        assert crossing == (closest_legs_at_home(machine) < geometry.CLEARANCE)
     assert passed >= 0.95 * count
 
 
@@ -137,7 +137,7 @@ def test_legs_touch_exactly_where_they_do(kind: str) -> None:
         for leg, k in zip(data["leg"], order, strict=True):
             leg["platform_joint_m"] = joints[k]
         machine = machine_of(data)
-        touch = closest_legs_at_home(machine) < checks.CLEARANCE
+        touch = closest_legs_at_home(machine) < geometry.CLEARANCE
         assert any("at home the centre lines" in problem for problem in lint(machine)) == touch
         seen.add(touch)
     assert True in seen

@@ -9,7 +9,7 @@ from controller import schema
 from controller.cycle import cycle
 from controller.errors import ConfigurationError
 from controller.records import Array, Timing, channels, pack, timing_width, unpack_inputs
-from controller.service.settings import parse
+from controller.settings import parse
 from controller.state import initial_state, prepare
 
 

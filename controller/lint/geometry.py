@@ -1,6 +1,6 @@
 """Is this machine one that can be controlled? Geometry checks that types cannot express.
 
-What can be seen without moving is in `controller.service.structure`. The rest looks at home and at poses around it:
+What can be seen without moving is in `controller.lint.structure`. The rest looks at home and at poses around it:
 corners, face centres and seeded random poses of the pose limits, as far as the strokes reach them.
 """
 
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from controller import schema
 from controller.errors import ConfigurationError
+from controller.lint import structure
 from controller.mechanism import layout, posture
 from controller.mechanism.layout import Mechanism
 from controller.mechanism.model import build, home_pose
 from controller.mechanism.platform import rotation_matrix
 from controller.records import POSE, Array
-from controller.service import structure
 
 SMALLEST_AXIS_ANGLE_DEG = 5.0
 NEAR_AXIS_SHARE = 0.02  # of the reachable poses around home: so many may be closer than that

@@ -9,6 +9,7 @@ import numpy as np
 
 from controller import schema
 from controller.errors import ConfigurationError, DeviceError
+from controller.lint.geometry import lint
 from controller.mechanism import posture
 from controller.mechanism.drive import build_drives
 from controller.mechanism.layout import Mechanism
@@ -16,8 +17,7 @@ from controller.mechanism.model import FREEDOMS, build, effective_leg, home_pose
 from controller.motion.feedforward import leg_demand
 from controller.motion.trajectory import ZERO
 from controller.records import POSE, Array, Reference
-from controller.service.checks import lint
-from controller.service.settings import load_machine, load_site
+from controller.settings import load_machine, load_site
 
 
 def report(path: Path, connect: bool, out: TextIO) -> int:

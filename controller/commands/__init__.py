@@ -1,0 +1,1 @@
+"""The commands that work on files: tables, check, replay. One module a command."""
