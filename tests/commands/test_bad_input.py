@@ -1,18 +1,14 @@
 """Bad files and bad input: one plain sentence, the right exit code, no traceback, nothing on standard output."""
 
-import contextlib
-import io
 import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
 import pytest
 
-from controller.__main__ import main
-from tests.machines import MACHINES, ROOT, SIMULATION, own_site
+from tests.machines import MACHINES, SIMULATION, own_site
+from tests.shell import pkm, refused
 
 MACHINE = (MACHINES / "6-upru.toml").read_text()
 SITE = SIMULATION.read_text()
@@ -20,35 +16,6 @@ HEADER = "x_m,y_m,z_m,yaw_rad,pitch_rad,roll_rad"
 
 
 Write = Callable[..., Path]
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def pkm(*arguments: str | Path, given: str = "") -> Result:
-    """The command in this process: what escapes `main` would be a traceback."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        contextlib.chdir(ROOT),
-        mock.patch("sys.stdin", io.StringIO(given)),
-    ):
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as end:  # argparse
-            code = int(end.code or 0)
-    return Result(code, out.getvalue(), err.getvalue())
-
-
-def refused(result: Result, code: int, *words: str) -> None:
-    assert result.code == code, result.err
-    assert result.out == ""
-    for word in words:
-        assert word in result.err
 
 
 @pytest.fixture

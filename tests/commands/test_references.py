@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
-from tests.service.test_bad_input import pkm, refused
 
 from controller.mechanism import layout
 from controller.mechanism.model import build
@@ -16,6 +15,7 @@ from controller.mechanism.platform import from_tilt_and_torsion
 from controller.records import POSE
 from controller.settings import load_machine
 from tests.machines import MACHINES, ROOT
+from tests.shell import pkm, refused
 
 NAMES = ("6-upru", "6-upru-unequal-legs", "6-ups", "6-uhu", "3-ups-s", "2-upr-2-rpu")
 TILT = ("azimuth_rad", "tilt_rad", "torsion_rad")

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
-from tests.service.test_bad_input import pkm, refused
 
 from controller import schema
 from controller.lint import geometry, structure
 from controller.lint.geometry import lint
 from tests.machines import MACHINES
 from tests.oracles.machine import KINDS, machine_to_toml_dict, random_machine
+from tests.shell import pkm, refused
 
 NAMES = ("6-upru", "6-upru-unequal-legs", "6-ups", "6-uhu", "3-ups-s", "2-upr-2-rpu")
 Data = dict[str, Any]
