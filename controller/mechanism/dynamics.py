@@ -27,7 +27,7 @@ from controller.mechanism.leg import (
     leg_wrench,
     sliding_friction,
 )  # fmt: skip
-from controller.mechanism.platform import Body, body, freedoms, independent
+from controller.mechanism.platform import Body, body, body_of_row, freedoms, independent
 from controller.mechanism.spatial import Vec, add, apply, apply_t, axpy, cross, dot, solve, sub, symmetric, triple
 from controller.records import Array
 
@@ -119,22 +119,23 @@ def transmitted(force: float, rate: float, efficiency: float) -> float:
 
 
 @inline
-def state_forces(
-    machine: Mechanism, body: Body, wrench: Array, f_out: Array, f_cell_out: Array, JT: Array, scratch: Array
-) -> bool:
-    """One state; JT (6, n) and scratch (4, 6, 6). False at a singular pose, with NaN in the outputs."""
+def state_forces(machine: Mechanism, body: Body, f: Array, f_cell: Array, W: Array, JT: Array, scratch: Array) -> bool:
+    """One state; W (6,) holds the external wrench and is destroyed, JT (6, n) and scratch (4, 6, 6).
+
+    False at a singular pose, with NaN in f and f_cell (n,).
+    """
     n = machine.legs.shape[0]
-    W, own, rate = scratch[3, 0], scratch[3, 1], scratch[3, 2]
-    required(machine, body, JT, W, own, f_cell_out, rate)
+    own, rate, wanted = scratch[3, 0], scratch[3, 1], scratch[3, 2]
+    required(machine, body, JT, wanted, own, f_cell, rate)
     for k in range(6):
-        W[k] -= wrench[k]
-    if not distribute(machine, body, W, JT, f_out, scratch):
-        f_out[:] = math.nan
-        f_cell_out[:] = math.nan
+        W[k] = wanted[k] - W[k]
+    if not distribute(machine, body, W, JT, f, scratch):
+        f[:] = math.nan
+        f_cell[:] = math.nan
         return False
     for i in range(n):
-        f_cell_out[i] = f_out[i] - f_cell_out[i]  # what an axis needs for itself does not pass through the cell
-        f_out[i] = transmitted(f_out[i], rate[i], machine.legs[i, layout.EFFICIENCY]) + own[i]
+        f_cell[i] = f[i] - f_cell[i]  # what an axis needs for itself does not pass through the cell
+        f[i] = transmitted(f[i], rate[i], machine.legs[i, layout.EFFICIENCY]) + own[i]
     return True
 
 
@@ -144,7 +145,7 @@ def inverse_dynamics(
 ) -> int:
     """Axis and load-cell forces (n,) of one state; 0, or -1 at a singular pose with NaN in the outputs."""
     JT, scratch = np.empty((6, machine.legs.shape[0])), np.empty((4, 6, 6))
-    return 0 if state_forces(machine, body(x, xd, xdd), wrench, f_out, f_cell_out, JT, scratch) else -1
+    return 0 if state_forces(machine, body(x, xd, xdd), f_out, f_cell_out, wrench.copy(), JT, scratch) else -1
 
 
 @kernel(i64(MECHANISM, v2, v2, v2, v2, v2, v2))
@@ -152,11 +153,16 @@ def inverse_dynamics_batch(
     machine: Mechanism, x: Array, xd: Array, xdd: Array, wrench: Array, f_out: Array, f_cell_out: Array
 ) -> int:
     """As `inverse_dynamics` for N states, a row a state; returns the number of singular states."""
-    JT, scratch = np.empty((6, machine.legs.shape[0])), np.empty((4, 6, 6))
+    n = machine.legs.shape[0]
+    JT, scratch, W, f, f_cell = np.empty((6, n)), np.empty((4, 6, 6)), np.empty(6), np.empty(n), np.empty(n)
     singular = 0
     for k in range(x.shape[0]):
-        if not state_forces(machine, body(x[k], xd[k], xdd[k]), wrench[k], f_out[k], f_cell_out[k], JT, scratch):
+        for j in range(6):
+            W[j] = wrench[k, j]
+        if not state_forces(machine, body_of_row(x, xd, xdd, k), f, f_cell, W, JT, scratch):
             singular += 1
+        for i in range(n):
+            f_out[k, i], f_cell_out[k, i] = f[i], f_cell[i]
     return singular
 
 

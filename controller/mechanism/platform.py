@@ -68,10 +68,10 @@ def rotation_matrix(x: Array, R_out: Array) -> None:
 
 
 @inline
-def body(x: Array, xd: Array, xdd: Array) -> Body:
-    """Rigid-body motion from the six coordinates (Ni et al. eq. (2)-(4))."""
-    ca, sa, cb, sb = math.cos(x[3]), math.sin(x[3]), math.cos(x[4]), math.sin(x[4])
-    cg, sg = math.cos(x[5]), math.sin(x[5])
+def rigid_motion(o: Vec, angles: Vec, v: Vec, rates: Vec, a: Vec, accelerations: Vec) -> Body:
+    """Rigid-body motion from position, yaw pitch roll, and the derivatives of both (Ni et al. eq. (2)-(4))."""
+    ca, sa, cb, sb = math.cos(angles[0]), math.sin(angles[0]), math.cos(angles[1]), math.sin(angles[1])
+    cg, sg = math.cos(angles[2]), math.sin(angles[2])
     R = (
         (ca * cb, ca * sb * sg - sa * cg, ca * sb * cg + sa * sg),
         (sa * cb, sa * sb * sg + ca * cg, sa * sb * cg - ca * sg),
@@ -79,13 +79,29 @@ def body(x: Array, xd: Array, xdd: Array) -> Body:
     )
     pitch_axis = (-sa, ca, 0.0)
     roll_axis = (ca * cb, sa * cb, -sb)
-    yaw_rate = (0.0, 0.0, xd[3])
-    pitch_axis_rate = (-xd[3] * ca, -xd[3] * sa, 0.0)
-    roll_axis_rate = cross(axpy(xd[4], pitch_axis, yaw_rate), roll_axis)
-    w = add(axpy(xd[4], pitch_axis, yaw_rate), scale(xd[5], roll_axis))
-    e = axpy(xdd[4], pitch_axis, axpy(xdd[5], roll_axis, (0.0, 0.0, xdd[3])))
-    e = add(e, axpy(xd[4], pitch_axis_rate, scale(xd[5], roll_axis_rate)))
-    return Body((x[0], x[1], x[2]), R, (xd[0], xd[1], xd[2]), w, (xdd[0], xdd[1], xdd[2]), e)
+    yaw_rate = (0.0, 0.0, rates[0])
+    pitch_axis_rate = (-rates[0] * ca, -rates[0] * sa, 0.0)
+    roll_axis_rate = cross(axpy(rates[1], pitch_axis, yaw_rate), roll_axis)
+    w = add(axpy(rates[1], pitch_axis, yaw_rate), scale(rates[2], roll_axis))
+    e = axpy(accelerations[1], pitch_axis, axpy(accelerations[2], roll_axis, (0.0, 0.0, accelerations[0])))
+    e = add(e, axpy(rates[1], pitch_axis_rate, scale(rates[2], roll_axis_rate)))
+    return Body(o, R, v, w, a, e)
+
+
+@inline
+def body(x: Array, xd: Array, xdd: Array) -> Body:
+    """Rigid-body motion from the six coordinates and their derivatives."""
+    return rigid_motion(triple(x, 0), triple(x, 3), triple(xd, 0), triple(xd, 3), triple(xdd, 0), triple(xdd, 3))
+
+
+@inline
+def body_of_row(x: Array, xd: Array, xdd: Array, k: int) -> Body:
+    """As `body` for row k of (N, 6): without a view of the row, which costs as much as a leg."""
+    return rigid_motion(
+        (x[k, 0], x[k, 1], x[k, 2]), (x[k, 3], x[k, 4], x[k, 5]),
+        (xd[k, 0], xd[k, 1], xd[k, 2]), (xd[k, 3], xd[k, 4], xd[k, 5]),
+        (xdd[k, 0], xdd[k, 1], xdd[k, 2]), (xdd[k, 3], xdd[k, 4], xdd[k, 5]),
+    )  # fmt: skip
 
 
 @inline

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from numba.core.dispatcher import Dispatcher
 
 from controller import schema
-from controller.mechanism import dynamics, kinematics, layout, posture
+from controller.mechanism import drive, dynamics, kinematics, layout, platform, posture, regressor
 from controller.mechanism.drive import axis_force, build_drives
 from controller.mechanism.layout import Mechanism
 from controller.mechanism.model import build, home_pose
@@ -254,3 +255,27 @@ def test_extent_ends_at_the_stroke() -> None:
     reach = posture.extent(model, home, up, (low, high), 1.0, 1000)
     across = np.linalg.norm(np.subtract(machine.leg[0].platform_joint_m, machine.leg[0].base_joint_m)[:2])
     assert reach == pytest.approx(np.sqrt(1.115**2 - across**2) - home[2], abs=1.1e-3)
+
+
+def kernels() -> dict[str, object]:
+    modules = (dynamics, kinematics, posture, platform, drive, regressor)
+    return {
+        f"{module.__name__}.{name}": member
+        for module in modules
+        for name, member in vars(module).items()
+        if isinstance(member, Dispatcher) and not member.targetoptions.get("forceinline")
+    }
+
+
+def test_no_kernel_compiles_after_import() -> None:
+    """A dtype, layout or stride that is not the declared one is refused; nothing is compiled in the loop for it."""
+    found = kernels()
+    assert len(found) > 15
+    model = build(ALL[0])
+    x = home_pose(ALL[0])
+    for wrong in (x.astype(np.float32), np.zeros(12)[::2], [0.0] * 6):
+        with pytest.raises(TypeError):
+            kinematics.leg_lengths(model, wrong, np.empty(6))
+    for name, kernel in found.items():
+        assert len(kernel.nopython_signatures) == 1, name
+        assert not kernel._can_compile, name
