@@ -1,12 +1,16 @@
 """The composition root of `pkm run`: starts what the site asks for, runs the loop, ends everything in order."""
 
 import asyncio
+import fcntl
 import json
 import logging
 import math
+import os
+import re
 import secrets
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
@@ -47,9 +51,14 @@ def run(files: SiteFiles, site_path: Path, demo: bool, duration_s: float) -> dic
     Raises:
         PkmError: with the sentence for the user; a RunError carries the summary.
     """
+    require_sound(files.machine, files.machine_path)
+    with _sole_controller(files.site.ads):
+        _require_free_ports(files.site)
+        return _run(files, site_path, demo, duration_s)
+
+
+def _run(files: SiteFiles, site_path: Path, demo: bool, duration_s: float) -> dict[str, Any]:
     site, machine = files.site, files.machine
-    require_sound(machine, files.machine_path)
-    _require_free_ports(site)
     setup = prepare(machine, site)
     started_s, started_unix_s = time.monotonic(), time.time()
     session = f"{datetime.fromtimestamp(started_unix_s, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
@@ -257,10 +266,30 @@ def _wait_for_link(driver: AdsDriver, site: schema.Site, children: dict[str, Chi
     end_s = time.monotonic() + (CELL_PATIENCE_S if plant else PATIENCE_S)
     while not driver.is_up:
         if plant and (code := plant.ended()) is not None:
-            raise DeviceError(f"the virtual cell {how_it_ended(code)} before it answered")
+            reason = f"the virtual cell {how_it_ended(code)} before it answered"
+            raise ConfigurationError(reason) if code == ConfigurationError.exit_code else DeviceError(reason)
         if time.monotonic() > end_s:
             raise DeviceError(driver.message)
         time.sleep(0.02)
+
+
+@contextmanager
+def _sole_controller(ads: schema.Ads) -> Generator[None]:
+    """Hold the lock of this PLC: TwinCAT keeps one connection per host, so a second controller would take it away."""
+    name = re.sub(r"[^\w.-]", "_", f"pkm-{ads.ams_net_id}-{ads.address}.lock")
+    with (Path(tempfile.gettempdir()) / name).open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            raise ConfigurationError(
+                f"ads.address: another controller, process {lock.read().strip() or 'unknown'}, drives the PLC at "
+                f"{ads.address} already"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
 
 
 def _require_free_ports(site: schema.Site) -> None:

@@ -31,6 +31,7 @@ class System:
     """A `pkm` command with a site of its own."""
 
     def __init__(self, folder: Path, *arguments: str, command: str = "run", site: str | None = None) -> None:
+        folder.mkdir(exist_ok=True)
         self.site = folder / "site.toml"
         if site is not None:
             self.site.write_text(site)
@@ -210,6 +211,9 @@ def test_operator_by_the_shell_and_an_orderly_end_by_ctrl_c(start: Any, tmp_path
     site = own_site(tmp_path)
     system = start("--json", site=site)
     system.said("start → OFF")
+    second = System(tmp_path / "second", "--demo", site=site)
+    assert second.ends() == 2
+    assert f"process {system.process.pid}, drives the PLC" in second.log.read_text()
     requests = tmp_path / "run" / "simulation.requests"
 
     def ask(kind: str, **pose: float) -> str:
