@@ -164,6 +164,8 @@ class Conductor:
         self._skipped = timing.skipped
         self._lateness.add(timing.lateness_s)
         self._exchange.add(timing.exchange_s)
+        if output.faults and output.mode is not Mode.OFF:
+            self._faults |= output.faults
         if output.mode in (Mode.ACTIVE, Mode.STOPPING):
             self._following.add(output.following_error_m)
         self.mailbox.answer(output)
@@ -207,11 +209,11 @@ class Conductor:
 
     def _announce(self, last: Output | None, output: Output) -> None:
         was = last.mode.name if last else "start"
-        if output.mode is Mode.FAULT:
-            self._faults |= output.faults
-            log.error("%s → FAULT: %s", was, describe(output.faults))
-        else:
+        if output.mode is Mode.OFF or not output.faults:
             log.info("%s → %s", was, output.mode.name)
+        else:
+            level = logging.ERROR if output.mode is Mode.FAULT else logging.WARNING
+            log.log(level, "%s → %s: %s", was, output.mode.name, describe(output.faults))
 
     def _report(self, output: Output) -> None:
         figures, following = self._lateness.summary_ms(), self._following.summary()
