@@ -132,6 +132,11 @@ def pose(machine: schema.Machine, source: Iterable[str], target: TextIO) -> None
         if iterations < 0:
             twist[:] = 0.0
             iterations = kinematics.forward(model, axes, home, twist, x[k])
+        if iterations <= -kinematics.WRONG_BRANCH:
+            raise ConfigurationError(
+                f"line {table.line(k)}: these leg lengths lead to a pose beyond a singular one, in which the machine "
+                "would have to be assembled differently"
+            )
         if iterations < 0:
             raise ConfigurationError(f"line {table.line(k)}: no pose near home has these leg lengths")
         residual = kinematics.platform_rate(model, x[k], twist, axes, np.zeros(len(machine.leg)), xd)

@@ -113,6 +113,12 @@ def test_unreachable_lengths_name_the_line() -> None:
     refused(pkm("pose", MACHINES / "6-upru.toml", given=f"{header}\n{rows}"), 2, "line 3")
 
 
+def test_lengths_of_another_assembly_branch_are_told() -> None:
+    header = ",".join(f"length_{i}_m" for i in range(1, 7))
+    row = "1.2161,1.0333,1.3919,0.8004,0.9098,1.1416"
+    refused(pkm("pose", MACHINES / "6-upru.toml", given=f"{header}\n{row}\n"), 2, "line 2", "assembled differently")
+
+
 def test_unknown_command_and_argument() -> None:
     refused(pkm("fly"), 2, "fly")
     refused(pkm("run", SIMULATION, "--duration", "-3"), 2, "--duration")
