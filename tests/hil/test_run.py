@@ -153,7 +153,7 @@ def test_killed_gateway_leaves_control_alone_and_no_sample_is_lost(start: Any, t
 
 def test_killed_virtual_cell_ends_in_a_fault_within_five_ticks(start: Any, tmp_path: Path) -> None:
     system = start("--demo", "--json", site=own_site(tmp_path))
-    system.said("READY → ACTIVE")
+    system.said("request SINE: accepted")  # five seconds of motion without a pause
     time.sleep(1.0)
     os.kill(system.pid("plant"), signal.SIGKILL)
     assert system.ends() == 4
@@ -188,7 +188,7 @@ def test_killed_controller_is_held_by_the_plc_which_then_stands_still(start: Any
     address = plant.said(r"listens at ([\d.:]+)")[1].rstrip(",")
     text = site.split("[broker]")[0]
     system = start("--demo", site=text)
-    system.said("READY → ACTIVE")
+    system.said("request SINE: accepted")  # five seconds of motion without a pause
     time.sleep(1.5)
     system.process.kill()
     held = plant.said(r"no new set-point for (\d+) ms: controlled hold")
@@ -217,7 +217,7 @@ def test_operator_by_the_shell_and_an_orderly_end_by_ctrl_c(start: Any, tmp_path
     requests = tmp_path / "run" / "simulation.requests"
 
     def ask(kind: str, **pose: float) -> str:
-        return send(requests, Message(time.time_ns() // 1000, kind, pose)).verdict
+        return send(requests, Message(time.time_ns() // 1000, kind, pose, speed_share=0.2)).verdict
 
     assert ask("move", z_m=0.9) == "REFUSED"  # a move needs all six coordinates
     assert ask("sine", z_m=0.01) == "WRONG_MODE"
