@@ -79,9 +79,9 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def own_site(tmp_path: Path, **ports: int) -> str:
-    """The simulation site with its own ports and folders."""
-    text = SIMULATION.read_text().replace("../machines", str(MACHINES))
+def own_site(tmp_path: Path, site: Path = SIMULATION, **ports: int) -> str:
+    """A simulation site with its own ports and folders."""
+    text = site.read_text().replace("../machines", str(MACHINES))
     text = text.replace("127.0.0.1:48899", f"127.0.0.1:{ports.get('ads') or free_port()}")
     text = text.replace("port = 1883", f"port = {ports.get('mqtt') or free_port()}")
     text = text.replace('"run/', f'"{tmp_path}/run/')

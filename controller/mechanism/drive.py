@@ -6,7 +6,6 @@ import numpy as np
 from numba import types
 
 from controller import schema
-from controller.errors import ConfigurationError
 from controller.mechanism.compile import kernel, v1, v2
 from controller.mechanism.dynamics import transmitted
 from controller.mechanism.leg import STICTION_SPEED_M_S
@@ -36,15 +35,9 @@ def build_drives(machine: schema.Machine) -> Array:
     return drives
 
 
-def screw(drive: schema.Drive) -> schema.ScrewDrive:
-    """The drive, if it is a screw.
-
-    Raises:
-        ConfigurationError: if it is not.
-    """
-    if not isinstance(drive, schema.ScrewDrive):
-        raise ConfigurationError("legs.drive.kind: found hydraulic, the virtual cell can only drive screws so far")
-    return drive
+def screw(drive: schema.Drive) -> schema.ScrewDrive | None:
+    """The drive, if it is a screw; a cylinder has no rotor, its force acts on the axis directly."""
+    return drive if isinstance(drive, schema.ScrewDrive) else None
 
 
 @kernel(types.void(v2, v1, v1, v1, v1))

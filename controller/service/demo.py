@@ -6,6 +6,7 @@ from itertools import count, cycle
 import numpy as np
 
 from controller.errors import RunError
+from controller.mechanism import layout
 from controller.records import Array, Mode, Output, Request, RequestKind, Verdict
 from controller.safety.supervisor import REASONS
 from controller.service.mailbox import NOTHING
@@ -19,6 +20,14 @@ PATIENCE_TICKS = 300  # for legs that have not come to rest at their set-points 
 CORNERS = np.array([[1, 1, 1, 1, 1, -1], [-1, 1, -1, -1, 1, 1], [1, -1, 0, 0, -1, 1], [0, 0, 0, 0, 0, 0]], dtype=float)
 SWAY = np.array([0.25, 0.18, 0.15, 0.12, 0.15, 0.20])  # amplitudes of the sine, of the room to the limits
 
+# Coordinates that a platform can change one by one, the straight line in all six never leaving what it is free to do.
+# A roll of 2R1T would need y (and with pitch yaw) to follow on a curve.
+FREE = {
+    layout.FREE: np.ones(6),
+    layout.SPHERICAL: np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]),
+    layout.PLANE_TILT: np.array([0.0, 0.0, 1.0, 0.0, 1.0, 0.0]),
+}
+
 Operator = Generator[Request, Output, None]
 
 
@@ -29,6 +38,7 @@ def demonstrate(setup: Setup) -> Operator:
         RunError: when a request is refused.
     """
     room = np.minimum(np.array(setup.limits.pose_max) - setup.home, setup.home - np.array(setup.limits.pose_min))
+    room *= FREE[int(setup.machine.platform[layout.KIND])]
     ids = count(1)
 
     def ask(

@@ -1,4 +1,4 @@
-"""The virtual CX5130: its PLC program and six drives, moving a simulated plant in real time.
+"""The virtual CX5130: its PLC program and drives, moving a simulated plant in real time.
 
     command block ──► PlcTwin ──► Drives ──► plant ──► status block         one PLC cycle, `Cx5130.cycle`
     (AMS server)      2 ms        0.5 ms     0.5 ms    (AMS server)
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller import schema
-from controller.mechanism.drive import screw
+from controller.mechanism.model import effective_leg
 from controller.records import AxisMode
 from drivers.exchange import (
     COMMAND,
@@ -72,7 +72,10 @@ _MODES = frozenset(AxisMode)
 POSITION_GAIN_1_S = 32.0
 VELOCITY_BANDWIDTH_1_S = 480.0  # at the least load an axis can have; the heaviest leaves it 1/9 of that
 INTEGRAL_TIME_S = 0.10
-LEAST_LOAD = 1 / 25  # least eigenvalue of the leg-space inertia / platform mass: 2.6 kg of 68 kg
+# Least eigenvalue of the leg-space inertia / platform mass: 2.6 kg of 68 kg, 3.4 kg of 12 kg, 25 kg of 62 kg.
+LEAST_LOAD = {"free": 1 / 25, "2r1t": 1 / 4, "spherical": 1 / 3}
+
+SUPPLY_PA = 210e5  # of a cylinder, until its pressures are simulated
 
 CATCH_UP_S = 0.2  # if the process was away for longer, the plant stood still meanwhile
 STOP_WITHIN_S = 2.0  # at the end of the process the machine gets so long to come to rest
@@ -115,20 +118,27 @@ class Axes(NamedTuple):
 
 def axes_of(machine: schema.Machine) -> Axes:
     """Collect the limits of a machine; a rotary drive on a screw gives force = torque * 2 pi gear / lead."""
-    limits = [leg.limits or machine.legs.limits for leg in machine.leg]
-    drives = [screw(leg.drive or machine.legs.drive) for leg in machine.leg]
-    turns_1_m = np.array([2.0 * math.pi * drive.gear_ratio / drive.lead_m for drive in drives])
+    legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
+    limits = [leg.limits for leg in legs]
+    peak_n, rotor_kg = np.array([_peak_and_rotor(leg.drive) for leg in legs]).T
     acceleration = np.array([limit.acceleration_m_s2 for limit in limits])
-    rotor_kg = np.array([drive.rotor_inertia_kg_m2 for drive in drives]) * turns_1_m**2
     return Axes(
         low_m=np.array([limit.length_m[0] for limit in limits]) - POSITION_MARGIN_M,
         high_m=np.array([limit.length_m[1] for limit in limits]) + POSITION_MARGIN_M,
         speed_m_s=np.array([limit.speed_m_s for limit in limits]) * VELOCITY_MARGIN,
         acceleration_m_s2=acceleration,
         quick_m_s2=acceleration * ACCELERATION_MARGIN,
-        peak_force_n=np.array([drive.peak_torque_nm for drive in drives]) * turns_1_m,
-        least_mass_kg=rotor_kg + LEAST_LOAD * machine.platform.mass_kg,
+        peak_force_n=peak_n,
+        least_mass_kg=rotor_kg + LEAST_LOAD[machine.platform.kind] * machine.platform.mass_kg,
     )
+
+
+def _peak_and_rotor(drive: schema.Drive) -> tuple[float, float]:
+    """Peak force (N) of a drive and the mass of its rotor as seen along the leg (kg)."""
+    if isinstance(drive, schema.HydraulicDrive):
+        return 0.25 * math.pi * drive.piston_diameter_m**2 * SUPPLY_PA, 0.0
+    turns_1_m = 2.0 * math.pi * drive.gear_ratio / drive.lead_m
+    return drive.peak_torque_nm * turns_1_m, drive.rotor_inertia_kg_m2 * turns_1_m**2
 
 
 class Knot(NamedTuple):
@@ -222,7 +232,8 @@ class PlcTwin:
                 self.state = PlcState.HOLDING
             return
 
-        p, v, f = command["position_m"], command["velocity_m_s"], command["force_n"]
+        n = len(self.p)
+        p, v, f = command["position_m"][:n], command["velocity_m_s"][:n], command["force_n"][:n]
         host_s, period_s = float(command["host_time_s"]), float(command["period_s"])
         share = float(command["velocity_feedforward"])
         if not (math.isfinite(host_s + period_s + share) and all(np.isfinite(values).all() for values in (p, v, f))):
@@ -473,10 +484,15 @@ class Cx5130:
         twin, plant, status = self.twin, self.plant, self._status
         status["seq_echo"], status["plc_cycle"] = twin.seq, twin.cycle
         status["plc_state"], status["plc_error"] = twin.state, twin.error
-        status["position_m"], status["velocity_m_s"] = plant.position_m, plant.velocity_m_s
-        status["setpoint_m"] = twin.p
-        status["force_n"], status["cell_n"] = self.drives.force_n, plant.cell_n
-        status["drive_status"] = DriveStatus.ENABLED * twin.powered | DriveStatus.FAULT * twin.faulty
+        for name, values in (  # a machine may have fewer axes than the struct
+            ("position_m", plant.position_m),
+            ("velocity_m_s", plant.velocity_m_s),
+            ("setpoint_m", twin.p),
+            ("force_n", self.drives.force_n),
+            ("cell_n", plant.cell_n),
+            ("drive_status", DriveStatus.ENABLED * twin.powered | DriveStatus.FAULT * twin.faulty),
+        ):
+            status[name][0, : len(twin.p)] = values
 
 
 # ---------------------------------------------------------------- real time

@@ -1,6 +1,7 @@
 """The simulated plant against the reference states, conservation laws and the machine file."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import mujoco
 import numpy as np
@@ -10,9 +11,13 @@ from scipy.interpolate import BPoly, CubicSpline
 from scipy.spatial.transform import Rotation
 
 from controller import schema
-from controller.mechanism.model import home_pose
-from controller.records import POSE
+from controller.errors import ConfigurationError
+from controller.mechanism.kinematics import axis_rates
+from controller.mechanism.model import build, home_pose
+from controller.records import POSE, AxisMode
 from controller.settings import load_machine, load_site
+from drivers.exchange import COMMAND, LAYOUT_VERSION, STATUS, DriveStatus, PlcState
+from drivers.virtual import cx5130
 from drivers.virtual.plant import Plant, deviate
 from tests.machines import MACHINES, SIMULATION
 
@@ -28,13 +33,53 @@ def machine() -> schema.Machine:
 
 @pytest.fixture(scope="module")
 def cell() -> schema.VirtualCell:
-    virtual_cell = load_site(SIMULATION).site.virtual_cell
+    return site_cell(SIX_UPRU)
+
+
+class Case(NamedTuple):
+    """A machine, the weak leg controller that suits its mass, and how far its plant may be off."""
+
+    name: str
+    stiffness_n_m: float
+    damping_n_s_m: float
+    force_n: float  # rms
+    closure_m: float
+    pose: float  # m, rad
+    push_n: float  # moves it by some centimetres within 0.2 s
+    cell_n: float = 0.0  # rms
+
+
+SIX_UPRU = Case("6-upru", 6e4, 3000.0, force_n=0.003, closure_m=5e-7, pose=1e-6, push_n=60.0, cell_n=0.003)
+OTHERS = [
+    Case("6-ups", 6e4, 4000.0, force_n=0.01, closure_m=5e-7, pose=1e-6, push_n=25.0),
+    Case("6-uhu", 1e7, 5e5, force_n=0.3, closure_m=5e-7, pose=1e-6, push_n=5000.0),
+    Case("2-upr-2-rpu", 3e4, 2000.0, force_n=0.003, closure_m=5e-7, pose=1e-6, push_n=20.0),
+    Case("3-ups-s", 4e5, 3e4, force_n=0.003, closure_m=5e-7, pose=1e-6, push_n=130.0),
+]
+ALL = [SIX_UPRU, *OTHERS]
+
+
+def name_of(case: object) -> str | None:
+    return case.name if isinstance(case, Case) else None
+
+
+def read(name: str) -> schema.Machine:
+    return load_machine(MACHINES / f"{name}.toml")[0]
+
+
+def site_cell(case: Case) -> schema.VirtualCell:
+    site = SIMULATION if case is SIX_UPRU else SIMULATION.with_name(f"simulation-{case.name}.toml")
+    virtual_cell = load_site(site).site.virtual_cell
     assert virtual_cell is not None
     return virtual_cell
 
 
 def without_rotors(machine: schema.Machine) -> schema.Machine:
-    return replace(machine, legs=replace(machine.legs, drive=replace(machine.legs.drive, rotor_inertia_kg_m2=0.0)))
+    """The reference forces do not contain them, unless they belong to the dynamics as in a screw that twists."""
+    drive = machine.legs.drive
+    if machine.legs.kind == "UHU" or not isinstance(drive, schema.ScrewDrive):
+        return machine
+    return replace(machine, legs=replace(machine.legs, drive=replace(drive, rotor_inertia_kg_m2=0.0)))
 
 
 def columns(table: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
@@ -42,7 +87,17 @@ def columns(table: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
 
 
 def legs(table: np.ndarray, name: str) -> np.ndarray:
-    return columns(table, tuple(name.format(i) for i in range(1, 7)))
+    return columns(table, tuple(name.format(i) for i in range(1, 7) if name.format(i) in table.dtype.names))
+
+
+def axes(table: np.ndarray, drive: schema.Drive, home_m: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Axis positions, rates, accelerations and forces."""
+    if "motor_1_rad" not in table.dtype.names:
+        return tuple(legs(table, name) for name in ("length_{}_m", "length_{}_m_s", "length_{}_m_s2", "force_{}_n"))
+    assert isinstance(drive, schema.ScrewDrive)
+    k = 2.0 * np.pi * drive.gear_ratio / drive.lead_m
+    moved = tuple(legs(table, name) / k for name in ("motor_{}_rad", "motor_{}_rad_s", "motor_{}_rad_s2"))
+    return home_m + moved[0], *moved[1:], legs(table, "torque_{}_nm") * k
 
 
 def rms(values: np.ndarray) -> float:
@@ -55,23 +110,28 @@ def leg_lengths(machine: schema.Machine, pose: np.ndarray) -> np.ndarray:
     return np.linalg.norm(pose[:3] + Rotation.from_euler("ZYX", pose[3:]).apply(platform) - base, axis=1)
 
 
-@pytest.mark.parametrize("step_s", [0.001, 0.0005])
-def test_forces_cells_and_poses_along_the_reference_trajectory(machine: schema.Machine, step_s: float) -> None:
+@pytest.mark.parametrize(("case", "step_s"), [(SIX_UPRU, 0.001), *((case, 0.0005) for case in ALL)], ids=name_of)
+def test_forces_cells_and_poses_along_the_reference_trajectory(case: Case, step_s: float) -> None:
     """A weak leg controller on top of the reference forces: what it adds is the plant's force error."""
-    table = np.genfromtxt(DATA / "6-upru.csv", delimiter=",", names=True)
+    table = np.genfromtxt(DATA / f"{case.name}.csv", delimiter=",", names=True)
+    machine = read(case.name)
     plant = Plant(without_rotors(machine), EXACT, step_s)
     home = plant.position_m
+    n = len(home)
 
     # One second from home to the first state, one second for the controller to settle, then the comparison.
     t_s = np.array([-1.0, *table["t_s"]])
-    rest = np.zeros(6)
-    length_m = np.vstack((home, legs(table, "length_{}_m")))
-    length_m_s = np.vstack((rest, legs(table, "length_{}_m_s")))
-    length_m_s2 = np.vstack((rest, legs(table, "length_{}_m_s2")))
-    force_n = np.vstack((plant.balance(), legs(table, "force_{}_n")))
-    cell_n = np.vstack((rest, legs(table, "cell_{}_n")))
-    wrench = np.vstack((rest, columns(table, WRENCH)))
-    pose = np.vstack((rest, columns(table, POSE)))
+    length_m, length_m_s, length_m_s2, force_n = (
+        np.vstack(pair)
+        for pair in zip(
+            (home, np.zeros(n), np.zeros(n), plant.balance()), axes(table, machine.legs.drive, home), strict=True
+        )
+    )
+    cell_n = np.vstack((np.zeros(n), legs(table, "cell_{}_n"))) if case.cell_n else np.zeros((len(t_s), n))
+    wrench = np.zeros((len(t_s), 6))
+    if "fx_n" in table.dtype.names:
+        wrench[1:] = columns(table, WRENCH)
+    pose = np.vstack((np.zeros(6), columns(table, POSE)))
 
     times_s = np.arange(t_s[0], t_s[-1] + step_s / 2, step_s)
     target_m = BPoly.from_derivatives(t_s, np.stack((length_m, length_m_s, length_m_s2), axis=1))(times_s)
@@ -80,32 +140,37 @@ def test_forces_cells_and_poses_along_the_reference_trajectory(machine: schema.M
     target_n = CubicSpline(t_s, force_n)(times_s)
     wrench_at = CubicSpline(t_s, wrench)(times_s)
     rows = {round((t - t_s[0]) / step_s): row for row, t in enumerate(t_s) if t >= 1.0}
-    assert len(rows) == 50
+    assert len(rows) > 30
 
     errors = []
     data, conjugate = plant.data, np.empty(4)
     for k in range(len(times_s)):
         before = plant.pose(), plant.closure_error_m()
         lag_m, lag_m_s = target_m[k] - plant.position_m, target_m_s[k] - plant.velocity_m_s
-        force = target_n[k] + 6e4 * lag_m + 3000.0 * lag_m_s
-        # The free joint takes forces in base axes and moments about the platform origin in platform axes.
-        mujoco.mju_negQuat(conjugate, data.qpos[3:7])
-        data.qfrc_applied[:3] = wrench_at[k, :3]
-        mujoco.mju_rotVecQuat(data.qfrc_applied[3:6], wrench_at[k, 3:], conjugate)
+        force = target_n[k] + case.stiffness_n_m * lag_m + case.damping_n_s_m * lag_m_s
+        if machine.platform.kind == "free":
+            # The free joint takes forces in base axes and moments about the platform origin in platform axes.
+            mujoco.mju_negQuat(conjugate, data.qpos[3:7])
+            data.qfrc_applied[:3] = wrench_at[k, :3]
+            mujoco.mju_rotVecQuat(data.qfrc_applied[3:6], wrench_at[k, 3:], conjugate)
         plant.step(force)
         if k in rows:
             row = rows[k]
             errors.append((force - force_n[row], plant.cell_n - cell_n[row], before[0] - pose[row], before[1]))
     force_error, cell_error, pose_error, closure_error = (np.array(column) for column in zip(*errors, strict=True))
-    assert rms(force_error) < 0.003  # of some 180 N
-    assert rms(cell_error) < 0.003
-    assert np.abs(pose_error).max() < 1e-6
-    assert closure_error.max() < 5e-7
+    assert rms(force_error) < case.force_n
+    assert rms(cell_error) <= case.cell_n
+    assert np.abs(pose_error).max() < case.pose
+    assert closure_error.max() < case.closure_m
 
 
-def test_work_of_the_axes_becomes_energy(machine: schema.Machine) -> None:
+@pytest.mark.parametrize("case", ALL, ids=name_of)
+def test_work_of_the_axes_becomes_energy(case: Case) -> None:
+    machine = read(case.name)
+    machine = replace(machine, legs=replace(machine.legs, friction=schema.Friction()))
     plant = Plant(machine, EXACT, step_s=0.0001)  # energy is first order in the step
-    force = plant.balance() + np.array([30.0, -20.0, 45.0, 10.0, -35.0, 15.0])
+    n = len(machine.leg)
+    force = plant.balance() + case.push_n * np.array([0.5, -0.33, 0.75, 0.17, -0.58, 0.25])[:n]
 
     def energy_j() -> float:
         mujoco.mj_forward(plant.model, plant.data)
@@ -118,26 +183,38 @@ def test_work_of_the_axes_becomes_energy(machine: schema.Machine) -> None:
         plant.step(force)
     moved_m = plant.position_m - start_m
     assert np.abs(moved_m).max() > 0.01
-    assert energy_j() - start_j == pytest.approx(force @ moved_m, rel=2e-4)
+    assert energy_j() - start_j == pytest.approx(force @ moved_m, rel=2e-4 if case is SIX_UPRU else 7e-4)
 
 
-def test_encoders_agree_with_the_pose_and_the_legs_with_the_platform(
-    machine: schema.Machine, cell: schema.VirtualCell
-) -> None:
-    plant = Plant(machine, cell)
-    force = plant.balance() + np.array([60.0, -50.0, 70.0, 50.0, -60.0, 55.0])
+@pytest.mark.parametrize("case", ALL, ids=name_of)
+def test_encoders_agree_with_the_pose_and_the_legs_with_the_platform(case: Case) -> None:
+    """As the controller's kinematics of the machine as it really is; in particular the twist of UHU legs."""
+    machine = read(case.name)
+    plant = Plant(machine, site_cell(case))
+    n = len(machine.leg)
+    force = plant.balance() + case.push_n * np.array([1.0, -0.83, 1.17, 0.83, -1.0, 0.92])[:n]
     for k in range(600):
         plant.step(force if k < 400 else None)
         assert plant.closure_error_m() < 1e-6
     home = leg_lengths(plant.machine, home_pose(machine))
     assert np.abs(plant.position_m - home).max() > 0.01
-    np.testing.assert_allclose(plant.position_m, leg_lengths(plant.machine, plant.pose()), atol=2e-7)
+    axis_m, axis_m_s, none = np.zeros((3, n))
+    twist_rad = np.zeros(n)
+    axis_rates(build(plant.machine), plant.pose(), np.zeros(6), np.zeros(6), twist_rad, axis_m, axis_m_s, none)
+    np.testing.assert_allclose(plant.position_m, axis_m, atol=2e-7)
+    if machine.legs.kind == "UHU":
+        assert np.abs(twist_rad).max() > 1e-3  # 1.6 um of axis travel: more than the bound
+    else:
+        np.testing.assert_allclose(axis_m, leg_lengths(plant.machine, plant.pose()), atol=1e-12)
 
 
-def test_masses_are_the_machines(machine: schema.Machine) -> None:
+@pytest.mark.parametrize("case", ALL, ids=name_of)
+def test_masses_are_the_machines(case: Case) -> None:
+    machine = read(case.name)
     model = Plant(machine, EXACT).model
-    expected = machine.platform.mass_kg + 6 * sum(link.mass_kg for link in machine.legs.links.values())
-    assert model.body_subtreemass[0] == pytest.approx(expected, rel=1e-14)
+    expected = machine.platform.mass_kg + len(machine.leg) * sum(link.mass_kg for link in machine.legs.links.values())
+    rounding = 1e-11 if machine.legs.kind == "UHU" else 1e-14  # rotors of 1e-9 kg
+    assert model.body_subtreemass[0] == pytest.approx(expected, rel=rounding)
 
 
 def test_the_cell_bears_what_the_axis_bears_but_for_the_links_below(machine: schema.Machine) -> None:
@@ -151,8 +228,9 @@ def test_the_cell_bears_what_the_axis_bears_but_for_the_links_below(machine: sch
     np.testing.assert_allclose(plant.balance() - plant.cell_n, below_kg * 9.81 * upwards, atol=1e-5)
 
 
-def test_balance_takes_over_from_the_brakes(machine: schema.Machine) -> None:
-    plant = Plant(machine, EXACT)
+@pytest.mark.parametrize("case", ALL, ids=name_of)
+def test_balance_takes_over_from_the_brakes(case: Case) -> None:
+    plant = Plant(read(case.name), EXACT)
     start, force = plant.pose(), plant.balance()
     for _ in range(400):
         plant.step(force)
@@ -182,10 +260,11 @@ def test_deviations_are_reproducible_and_physical(machine: schema.Machine, cell:
         assert a + b >= c
 
 
-def test_brakes_stop_the_axes_and_hold_them(machine: schema.Machine, cell: schema.VirtualCell) -> None:
-    plant = Plant(machine, replace(cell, encoder_resolution_m=0.0))
+@pytest.mark.parametrize("case", ALL, ids=name_of)
+def test_brakes_stop_the_axes_and_hold_them(case: Case) -> None:
+    plant = Plant(read(case.name), replace(site_cell(case), encoder_resolution_m=0.0))
     start = plant.position_m
-    force = plant.balance() + 120.0
+    force = plant.balance() + 2.0 * case.push_n
     for _ in range(400):
         plant.step(force)
     released = plant.position_m
@@ -219,3 +298,43 @@ def test_forces_arrive_after_the_delay(machine: schema.Machine) -> None:
         plant.step(force + 50.0)
         assert (np.abs(plant.velocity_m_s).max() < 1e-6) == late
     assert plant.time_s == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize("case", OTHERS[2:], ids=name_of)
+def test_the_plc_serves_machines_with_fewer_axes_than_its_structs(case: Case) -> None:
+    machine = read(case.name)
+    n = len(machine.leg)
+    ads = schema.Ads(ams_net_id="127.0.0.1.20.1", address="127.0.0.1:48899")
+    cx = cx5130.Cx5130(ads, machine, Plant(machine, site_cell(case)), 0.002)
+    command = np.frombuffer(cx.device.symbols[0].data, COMMAND)
+    status = np.frombuffer(cx.device.symbols[1].data, STATUS)
+    command["size"], command["version"], command["mode"] = COMMAND.itemsize, LAYOUT_VERSION, AxisMode.HOLD
+    command["period_s"] = 0.01
+    home_m = status["position_m"][0, :n].copy()
+    assert (home_m > 0.1).all()
+    for tick in range(100):
+        command["seq"], command["host_time_s"] = tick + 1, 0.01 * tick
+        for _ in range(5):
+            cx.cycle()
+    assert status["plc_state"][0] == PlcState.HOLDING
+    assert (status["drive_status"][0, :n] == DriveStatus.ENABLED).all()
+    np.testing.assert_allclose(status["position_m"][0, :n], home_m, atol=1e-4)
+    assert np.abs(status["force_n"][0, :n]).max() > 1.0
+    for name in ("position_m", "setpoint_m", "force_n", "cell_n", "drive_status"):
+        assert not status[name][0, n:].any()
+
+
+def test_a_cylinder_presses_with_the_pressure_of_its_supply() -> None:
+    axes = cx5130.axes_of(read("3-ups-s"))
+    np.testing.assert_allclose(axes.peak_force_n, np.pi / 4.0 * 0.040**2 * 210e5)
+
+
+def test_what_it_does_not_know_is_refused(machine: schema.Machine) -> None:
+    spherical = replace(machine, platform=replace(machine.platform, kind="spherical"))
+    with pytest.raises(ConfigurationError, match=r"the virtual cell knows .* found a spherical platform on UPRU"):
+        Plant(spherical, EXACT)
+    seals = replace(machine, legs=replace(machine.legs, friction=schema.Friction(normal=0.1)))
+    with pytest.raises(ConfigurationError, match=r"legs\.friction\.normal"):
+        Plant(seals, EXACT)
+    with pytest.raises(ConfigurationError, match="inertia must satisfy"):
+        Plant(read("6-upru-unequal-legs"), EXACT)

@@ -22,7 +22,7 @@ from controller.records import Mode
 from controller.service.mailbox import Message, send
 from drivers.exchange import STATUS, PlcState
 from tests.gateway.bench import Listener, accepts, wait_until
-from tests.machines import own_site
+from tests.machines import SIMULATION, own_site
 
 PATIENCE_S = 60.0
 
@@ -133,6 +133,19 @@ def test_demo_moves_publishes_records_and_replays_bit_for_bit(start: Any, tmp_pa
     seen = listener.sequence()
     assert seen == list(range(seen[0], 1200))  # no gap, none twice
     assert any(event["kind"] == "mode" for event in listener.payloads("event"))
+
+
+@pytest.mark.parametrize("machine", ["6-ups", "6-uhu", "3-ups-s", "2-upr-2-rpu"])
+def test_every_mechanism_moves_in_its_own_cell(start: Any, tmp_path: Path, machine: str) -> None:
+    site = own_site(tmp_path, SIMULATION.with_name(f"simulation-{machine}.toml"))
+    system = start("--demo", "--duration", "7", "--json", site=site)
+    assert system.ends() == 0, system.log.read_text()
+    assert system.summary["recorded"] == system.summary["ticks"] == 700
+    meta, columns, rows = system.recording()
+    assert Mode.ACTIVE in columns["mode"]
+    lengths = np.array([columns[f"length_{i}_m"] for i in range(1, meta["legs"] + 1)])
+    assert np.ptp(lengths, axis=1).max() > 0.01
+    assert replay(meta, rows, Path(system.summary["recording"])) is None
 
 
 def test_killed_gateway_leaves_control_alone_and_no_sample_is_lost(start: Any, tmp_path: Path) -> None:
