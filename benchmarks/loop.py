@@ -16,7 +16,7 @@ from multiprocessing.synchronize import Event
 import numpy as np
 
 from benchmarks.system import run
-from controller.service.clock import ticks
+from controller.clock import ticks
 
 PERIOD_S = 0.01
 ROUNDS = 3

@@ -192,6 +192,20 @@ class Machine(Table, frozen=True, kw_only=True):
     leg: Annotated[list[Leg], Meta(min_length=3, max_length=6)]
 
 
+def effective_leg(machine: Machine, index: int) -> Legs:
+    """What holds for leg `index` (0-based): the leg's own tables go before those of [legs], links by name."""
+    shared, own = machine.legs, machine.leg[index]
+    return Legs(
+        kind=own.kind or shared.kind,
+        limits=own.limits or shared.limits,
+        drive=own.drive or shared.drive,
+        friction=own.friction or shared.friction,
+        cell=own.cell or shared.cell,
+        links=shared.links | (own.links or {}),
+        preload_n=shared.preload_n if own.preload_n is None else own.preload_n,
+    )
+
+
 # ---------------------------------------------------------------- site file
 
 

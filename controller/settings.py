@@ -157,7 +157,8 @@ def _check_machine(machine: schema.Machine, path: Path) -> None:
             axis = getattr(leg, name)
             if axis is not None and not 0.5 < math.hypot(*axis) < 2.0:
                 refuse(f"leg[{i}].{name}", list(axis), "a direction, a vector of length 1")
-        kind, friction = leg.kind or machine.legs.kind, leg.friction or machine.legs.friction
+        whole = schema.effective_leg(machine, i)
+        kind, friction, links, cell = whole.kind, whole.friction, whole.links, whole.cell
         if friction.spherical_nm_s_rad and kind != "UPS":
             refuse(
                 "legs.friction.spherical_nm_s_rad",
@@ -166,8 +167,6 @@ def _check_machine(machine: schema.Machine, path: Path) -> None:
             )
         if friction.normal and kind not in ("UPS", "UPRU"):
             refuse("legs.friction.normal", friction.normal, f"0: the seal load of leg {i + 1}, {kind}, is not known")
-        links = machine.legs.links | (leg.links or {})
-        cell = leg.cell or machine.legs.cell
         for name in cell.links_below if cell else ():
             if name not in links or links[name].group == "lower":
                 sliding = [known for known, link in links.items() if link.group != "lower"]

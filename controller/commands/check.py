@@ -13,7 +13,7 @@ from controller.lint.geometry import lint
 from controller.mechanism import posture
 from controller.mechanism.drive import build_drives
 from controller.mechanism.layout import Mechanism
-from controller.mechanism.model import FREEDOMS, build, effective_leg, home_pose
+from controller.mechanism.model import FREEDOMS, build, home_pose
 from controller.motion.feedforward import leg_demand
 from controller.motion.trajectory import ZERO
 from controller.records import POSE, Array, Reference
@@ -54,15 +54,15 @@ def _report_machine(machine: schema.Machine, path: Path, out: TextIO) -> None:
         raise ConfigurationError("\n".join(f"{path}: {problem}" for problem in problems))
     model, drives, home = build(machine), build_drives(machine), home_pose(machine)
     demand = leg_demand(model, drives, Reference(home, ZERO, ZERO), np.zeros(len(machine.leg)))
-    legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
+    legs = [schema.effective_leg(machine, i) for i in range(len(machine.leg))]
     mass = machine.platform.mass_kg + sum(link.mass_kg for leg in legs for link in leg.links.values())
     print(f"machine {machine.name}: valid; {machine.title}", file=out)
     kinds = " ".join(f"{n} {kind}" for kind, n in Counter(leg.kind for leg in legs).items())
     print(f"  {kinds} legs, {mass:.1f} kg in motion", file=out)
     print(f"  condition number at home {posture.condition(model, home):.2f}", file=out)
     print("  leg   home m   stroke m        speed m/s  force limit N  static force N  cell N", file=out)
-    for i, leg in enumerate(machine.leg):
-        limits = leg.limits or machine.legs.limits
+    for i in range(len(machine.leg)):
+        limits = legs[i].limits
         low, high = limits.length_m
         cell = f"{demand.cell_n[i]:.2f}" if legs[i].cell else "–"
         print(
@@ -76,15 +76,14 @@ def _report_machine(machine: schema.Machine, path: Path, out: TextIO) -> None:
     unused = [str(i + 1) for i, leg in enumerate(machine.leg) if legs[i].kind == "UPS" and leg.platform_axis]
     if unused:
         print(f"  platform_axis of legs {' '.join(unused)} is not used: an S joint has no axis", file=out)
-    worst = np.abs(demand.axis_n) / np.array([(leg.limits or machine.legs.limits).force_n for leg in machine.leg])
+    worst = np.abs(demand.axis_n) / np.array([leg.limits.force_n for leg in legs])
     _report_space(machine, model, home, out)
     print(f"  static load at home uses {100 * worst.max():.0f} % of the force limit", file=out)
 
 
 def _report_space(machine: schema.Machine, model: Mechanism, home: Array, out: TextIO) -> None:
     """How far the machine can go from home along each axis, and how near it is to losing its hold."""
-    limits = [leg.limits or machine.legs.limits for leg in machine.leg]
-    strokes = np.array([leg.length_m for leg in limits]).T
+    strokes = np.array([schema.effective_leg(machine, i).limits.length_m for i in range(len(machine.leg))]).T
     values = np.empty(FREEDOMS[machine.platform.kind])
     posture.singular_values(model, home, values)
     least = values.min()

@@ -14,7 +14,7 @@ from controller import schema
 from controller.errors import ConfigurationError
 from controller.mechanism import dynamics, kinematics, layout, platform, posture
 from controller.mechanism.layout import Mechanism
-from controller.mechanism.model import build, effective_leg, home_pose
+from controller.mechanism.model import build, home_pose
 from controller.records import POSE, Array
 
 RESIDUAL_M = 1e-6  # lengths of more legs than freedoms must agree to this
@@ -111,8 +111,8 @@ def forces(machine: schema.Machine, source: Iterable[str], target: TextIO) -> No
             columns.append((f"torque_{i + 1}_nm", _texts(f[:, i] / per_metre)))
         else:
             columns.append((f"force_{i + 1}_n", _texts(f[:, i])))
-    columns += [(f"cell_{i + 1}_n", _texts(f_cell[:, i])) for i in range(n) if effective_leg(machine, i).cell]
-    if all(effective_leg(machine, i).kind in ("UPS", "UPRU") for i in range(n)):
+    columns += [(f"cell_{i + 1}_n", _texts(f_cell[:, i])) for i in range(n) if schema.effective_leg(machine, i).cell]
+    if all(schema.effective_leg(machine, i).kind in ("UPS", "UPRU") for i in range(n)):
         columns += _lateral_columns(model, motion)
     _write(target, table.time() + columns)
 

@@ -84,7 +84,7 @@ def require_sound(machine: schema.Machine, path: Path) -> None:
 
 def _scene(machine: schema.Machine) -> Scene:
     model, home = build(machine), home_pose(machine)
-    stroke = np.array([(leg.limits or machine.legs.limits).length_m for leg in machine.leg])
+    stroke = np.array([schema.effective_leg(machine, i).limits.length_m for i in range(len(machine.leg))])
     limits = _limits(machine)
     low, high = limits[FREE_COORDINATES[machine.platform.kind]].T
     freedoms = len(low)

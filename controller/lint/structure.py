@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from controller import schema
-from controller.mechanism.model import FREEDOMS, effective_leg
+from controller.mechanism.model import FREEDOMS
 from controller.records import POSE
 
 FREE_LEGS = ("UPS", "UPRU", "UHU")
@@ -31,7 +31,7 @@ def kinds(machine: schema.Machine) -> list[str]:
     """Number and kinds of legs against the platform, and what each kind of leg must have and must not have."""
     problems = _untwistable(machine) or _legs_for_platform(machine)
     for i, joints in enumerate(machine.leg):
-        leg = effective_leg(machine, i)
+        leg = schema.effective_leg(machine, i)
         if leg.kind != "UPS" and joints.platform_axis is None:
             problems.append(f"leg[{i}].platform_axis: missing, leg {i + 1} of kind {leg.kind} needs this direction")
         if leg.kind == "UHU" and not isinstance(leg.drive, schema.ScrewDrive):
@@ -62,12 +62,12 @@ def no_freedom(count: int, legs: int, platform: str = "free") -> str:
 
 def freedom(machine: schema.Machine) -> int:
     """Freedoms of the machine by Kutzbach-Gruebler; too few where constraints repeat each other (2-UPR/2-RPU)."""
-    taken = sum(6 - LEG_FREEDOMS[effective_leg(machine, i).kind] for i in range(len(machine.leg)))
+    taken = sum(6 - LEG_FREEDOMS[schema.effective_leg(machine, i).kind] for i in range(len(machine.leg)))
     return 6 - taken - (3 if machine.platform.kind == "spherical" else 0)
 
 
 def _legs_for_platform(machine: schema.Machine) -> list[str]:
-    found, platform = [effective_leg(machine, i).kind for i in range(len(machine.leg))], machine.platform.kind
+    found, platform = [schema.effective_leg(machine, i).kind for i in range(len(machine.leg))], machine.platform.kind
     if platform == "free":
         right = len(found) == 6 and set(found) <= set(FREE_LEGS)
     else:
@@ -81,7 +81,7 @@ def _legs_for_platform(machine: schema.Machine) -> list[str]:
 
 
 def _untwistable(machine: schema.Machine) -> list[str]:
-    at = [i for i in range(len(machine.leg)) if effective_leg(machine, i).kind == "UPU"]
+    at = [i for i in range(len(machine.leg)) if schema.effective_leg(machine, i).kind == "UPU"]
     if not at:
         return []
     return [
@@ -95,7 +95,7 @@ def _crossed_layout(machine: schema.Machine) -> list[str]:
     problems: list[str] = []
     radius = max(math.hypot(*leg.platform_joint_m) for leg in machine.leg)
     for i, leg in enumerate(machine.leg):
-        kind = leg.kind or machine.legs.kind
+        kind = schema.effective_leg(machine, i).kind
         for key, components in PLANES[kind].items():
             for k in components:
                 off = getattr(leg, key)[k]

@@ -9,7 +9,6 @@ from controller import schema
 from controller.mechanism.compile import kernel, v1, v2
 from controller.mechanism.dynamics import transmitted
 from controller.mechanism.leg import STICTION_SPEED_M_S
-from controller.mechanism.model import effective_leg
 from controller.records import Array
 
 # Columns of the drives of a machine, a row a leg.
@@ -24,7 +23,7 @@ def build_drives(machine: schema.Machine) -> Array:
     drives = np.zeros((len(machine.leg), 4))
     drives[:, EFFICIENCY] = 1.0
     for i in range(len(machine.leg)):
-        leg = effective_leg(machine, i)
+        leg = schema.effective_leg(machine, i)
         if isinstance(leg.drive, schema.ScrewDrive):
             drives[i, COULOMB], drives[i, VISCOUS] = leg.drive.coulomb_n, leg.drive.viscous_n_s_m
             # where the screw turns with the leg's twist, rotor and losses are in the dynamics of the mechanism already

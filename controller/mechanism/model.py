@@ -16,20 +16,6 @@ FREEDOMS = {"free": 6, "spherical": 3, "2r1t": 3}
 GROUP_MOMENT = {"lower": layout.LOWER_MOMENT, "rod": layout.ROD_MOMENT, "upper": layout.UPPER_MOMENT}
 
 
-def effective_leg(machine: schema.Machine, index: int) -> schema.Legs:
-    """What holds for leg `index` (0-based): the leg's own tables go before those of [legs], links by name."""
-    shared, own = machine.legs, machine.leg[index]
-    return schema.Legs(
-        kind=own.kind or shared.kind,
-        limits=own.limits or shared.limits,
-        drive=own.drive or shared.drive,
-        friction=own.friction or shared.friction,
-        cell=own.cell or shared.cell,
-        links=shared.links | (own.links or {}),
-        preload_n=shared.preload_n if own.preload_n is None else own.preload_n,
-    )
-
-
 def home_pose(machine: schema.Machine) -> Array:
     """x y z yaw pitch roll (6,) of the home pose."""
     return np.array([getattr(machine.platform.home, name) for name in POSE])
@@ -47,7 +33,7 @@ def six(tensor: Array) -> list[float]:
 
 def build(machine: schema.Machine) -> Mechanism:
     """The kernels' arrays of a validated machine file."""
-    legs = np.array([_leg_row(machine.leg[i], effective_leg(machine, i)) for i in range(len(machine.leg))])
+    legs = np.array([_leg_row(machine.leg[i], schema.effective_leg(machine, i)) for i in range(len(machine.leg))])
     body = machine.platform
     com, home = np.array(body.com_m), home_pose(machine)
     platform = np.zeros(layout.PLATFORM_COLUMNS)

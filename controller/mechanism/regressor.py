@@ -31,7 +31,6 @@ from controller.mechanism.dynamics import distribute, platform_wrench
 from controller.mechanism.kinematics import axes_and_jacobian
 from controller.mechanism.layout import MECHANISM, Mechanism
 from controller.mechanism.leg import below_cell_force, leg_motion, leg_wrench, sliding_friction
-from controller.mechanism.model import effective_leg
 from controller.mechanism.platform import Body, body
 from controller.mechanism.spatial import Vec
 from controller.records import Array
@@ -239,7 +238,7 @@ def paper_parameters(machine: schema.Machine) -> Array:
     Raises:
         ConfigurationError: if the machine is no 6-UPRU of equal legs with axisymmetric links.
     """
-    legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
+    legs = [schema.effective_leg(machine, i) for i in range(len(machine.leg))]
     first = legs[0]
     if any(leg.kind != "UPRU" or leg.links != first.links or leg.cell != first.cell for leg in legs):
         raise ConfigurationError(f"{machine.name}: the paper's parameters need UPRU legs with the same links")

@@ -39,7 +39,7 @@ class Limits(NamedTuple):
 
 def build_limits(machine: schema.Machine, control: schema.Control, period_s: float) -> Limits:
     """The limits of a machine file."""
-    legs = [leg.limits or machine.legs.limits for leg in machine.leg]
+    legs = [schema.effective_leg(machine, i).limits for i in range(len(machine.leg))]
     pose: list[schema.Range] = [getattr(machine.platform.limits, name) for name in POSE]
     return Limits(
         length_min_m=[leg.length_m[0] for leg in legs],

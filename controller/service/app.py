@@ -19,14 +19,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from controller import __version__, schema
+from controller import __version__, clock, schema
 from controller.errors import ConfigurationError, DeviceError, RunError
 from controller.lint.geometry import require_sound
 from controller.records import Fault, Mode, Output, Request, RequestKind, Timing, Verdict, channels
 from controller.ring import RingWriter
 from controller.safety.faults import describe
 from controller.safety.supervisor import REASONS
-from controller.service import clock, loop, realtime
+from controller.service import loop, realtime
 from controller.service.children import Child, how_it_ended
 from controller.service.demo import Operator, demonstrate
 from controller.service.mailbox import NOTHING, Mailbox

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 
+from controller.clock import Tick
 from controller.cycle import cycle
 from controller.ports import LegDriver
 from controller.records import AxisMode, Command, Mode, Output, Request, Timing, channels, pack
 from controller.ring import RingWriter
-from controller.service.clock import Tick
 from controller.state import Setup, initial_state
 
 Observer = Callable[[Output, Timing], bool]

@@ -14,20 +14,17 @@ Legend (arrays have one value an axis; an axis is a leg):
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import math
-import os
 import signal
 import time
-from collections.abc import AsyncGenerator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controller import schema
-from controller.mechanism.model import effective_leg
+from controller.clock import ticks
 from controller.records import AxisMode
 from drivers.exchange import (
     COMMAND,
@@ -118,7 +115,7 @@ class Axes(NamedTuple):
 
 def axes_of(machine: schema.Machine) -> Axes:
     """Collect the limits of a machine; a rotary drive on a screw gives force = torque * 2 pi gear / lead."""
-    legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
+    legs = [schema.effective_leg(machine, i) for i in range(len(machine.leg))]
     limits = [leg.limits for leg in legs]
     peak_n, rotor_kg = np.array([_peak_and_rotor(leg.drive) for leg in legs]).T
     acceleration = np.array([limit.acceleration_m_s2 for limit in limits])
@@ -530,8 +527,9 @@ async def run(
     deadline_s = math.inf
     try:
         async with contextlib.aclosing(ticks(cycle_s)) as elapsed:
-            async for cycles in elapsed:
-                missed += cycles - 1
+            async for tick in elapsed:
+                cycles = tick.skipped + 1
+                missed += tick.skipped
                 if cycles * cycle_s > CATCH_UP_S:
                     log.warning("the process was away for %.1f s, the plant stood still meanwhile", cycles * cycle_s)
                 for _ in range(min(cycles, round(CATCH_UP_S / cycle_s))):
@@ -578,44 +576,3 @@ class Journal:
             case PlcState.HOLDING | PlcState.FOLLOWING:
                 what = "holding" if twin.state == PlcState.HOLDING else "following the host's set-points"
                 return what if before != PlcState.LATE else f"set-points again after {1e3 * silent_s:.0f} ms: {what}"
-
-
-class _TimerSpec(ctypes.Structure):
-    _fields_ = [
-        ("interval_s", ctypes.c_long),
-        ("interval_ns", ctypes.c_long),
-        ("first_s", ctypes.c_long),
-        ("first_ns", ctypes.c_long),
-    ]
-
-
-async def ticks(period_s: float) -> AsyncGenerator[int]:
-    """Yield the number of periods elapsed since the last time, from a timerfd.
-
-    asyncio's own timers wake 1.2 ms late, because epoll counts in milliseconds; a timerfd 0.1 ms, and it never
-    drifts. Python has it from 3.13 on, hence the C library.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    timer = libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-    period_ns = round(1e9 * period_s)
-    if timer < 0 or libc.timerfd_settime(timer, 0, ctypes.byref(_TimerSpec(0, period_ns, 0, period_ns)), None) < 0:
-        raise OSError(ctypes.get_errno(), "no timer")
-    due = 0
-    ready = asyncio.Event()
-
-    def elapse() -> None:
-        nonlocal due
-        due += int.from_bytes(os.read(timer, 8), "little")
-        ready.set()
-
-    loop = asyncio.get_running_loop()
-    loop.add_reader(timer, elapse)
-    try:
-        while True:
-            await ready.wait()
-            ready.clear()
-            cycles, due = due, 0
-            yield cycles
-    finally:
-        loop.remove_reader(timer)
-        os.close(timer)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from controller import schema
 from controller.mechanism.drive import screw
-from controller.mechanism.model import effective_leg
 from drivers.virtual.plant_model import as_tensor, joint_per_axis, motor_rad_per_m, mujoco_model, vector
 
 mujoco: Any = untyped  # its bindings come without type stubs
@@ -101,7 +100,7 @@ class Plant:
         self.data = data = mujoco.MjData(model)
         numbers = range(1, len(machine.leg) + 1)
         axes = [model.joint(f"axis {i}") for i in numbers]
-        legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
+        legs = [schema.effective_leg(machine, i) for i in range(len(machine.leg))]
         brakes = [model.equality(f"brake {i}").id for i in numbers]
         self._axis_q = np.array([joint.qposadr[0] for joint in axes])
         self._axis_v = np.array([joint.dofadr[0] for joint in axes])

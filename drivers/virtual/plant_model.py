@@ -27,7 +27,6 @@ from numpy.typing import ArrayLike, NDArray
 from controller import schema
 from controller.errors import ConfigurationError
 from controller.mechanism.drive import screw
-from controller.mechanism.model import effective_leg
 
 mujoco: Any = untyped  # its bindings come without type stubs
 MjModel: TypeAlias = Any
@@ -51,7 +50,7 @@ def mujoco_model(machine: schema.Machine, step_s: float) -> MjModel:
     Raises:
         ConfigurationError: for a machine it does not know.
     """
-    legs = [effective_leg(machine, i) for i in range(len(machine.leg))]
+    legs = [schema.effective_leg(machine, i) for i in range(len(machine.leg))]
     kinds = sorted({leg.kind for leg in legs})
     if (machine.platform.kind, " ".join(kinds)) not in MECHANISMS:
         raise ConfigurationError(
@@ -121,7 +120,7 @@ def motor_rad_per_m(drive: schema.ScrewDrive) -> float:
 
 
 def _add_leg(spec: MjSpec, machine: schema.Machine, number: int) -> None:
-    joints, leg = machine.leg[number - 1], effective_leg(machine, number - 1)
+    joints, leg = machine.leg[number - 1], schema.effective_leg(machine, number - 1)
     origin_m, rotation = _home(machine.platform)
     base_m = np.array(joints.base_joint_m)
     along = origin_m + rotation @ joints.platform_joint_m - base_m

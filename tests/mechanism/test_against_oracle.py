@@ -9,7 +9,7 @@ import pytest
 from controller import schema
 from controller.mechanism import dynamics, kinematics, layout
 from controller.mechanism.layout import Mechanism
-from controller.mechanism.model import build, effective_leg
+from controller.mechanism.model import build
 from tests.oracles import pinocchio_tree as oracle
 
 MACHINES, STATES = 100, 2  # of each kind; of each machine
@@ -92,7 +92,7 @@ def test_random_machines_are_what_the_comparison_needs() -> None:
     kinds, groups, hands, several = set(), set(), set(), 0
     for kind in oracle.KINDS:
         machine = machine_of(oracle.random_machine(rng, kind))
-        for leg in (effective_leg(machine, i) for i in range(len(machine.leg))):
+        for leg in (schema.effective_leg(machine, i) for i in range(len(machine.leg))):
             kinds.add(leg.kind)
             groups |= {(leg.kind, link.group) for link in leg.links.values()}
             several += len(leg.links) > len({link.group for link in leg.links.values()})

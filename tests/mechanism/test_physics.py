@@ -23,7 +23,7 @@ from controller import schema
 from controller.mechanism import dynamics, kinematics, layout, posture
 from controller.mechanism.layout import Mechanism
 from controller.mechanism.leg import STICTION_SPEED_M_S
-from controller.mechanism.model import build, effective_leg, home_pose
+from controller.mechanism.model import build, home_pose
 from controller.settings import load_machine
 from tests.machines import MACHINES
 
@@ -81,7 +81,7 @@ class Model:
     legs: list[schema.Legs] = field(init=False)
 
     def __post_init__(self) -> None:
-        legs = [effective_leg(self.machine, i) for i in range(len(self.machine.leg))]
+        legs = [schema.effective_leg(self.machine, i) for i in range(len(self.machine.leg))]
         object.__setattr__(self, "legs", legs)
 
     @property

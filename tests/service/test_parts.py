@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller import clock
 from controller.errors import DeviceError
 from controller.records import POSE, RequestKind
-from controller.service import clock
 from controller.service.mailbox import NOTHING, Mailbox, Message, send
 from controller.service.statistics import Histogram, RootMeanSquare
 from tests.machines import Bench

@@ -9,7 +9,7 @@ import ctypes
 import os
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 CLOCK_MONOTONIC = 1
@@ -25,7 +25,7 @@ class Tick(NamedTuple):
     skipped: int  # deadlines missed since the last tick
 
 
-async def ticks(period_s: float) -> AsyncIterator[Tick]:
+async def ticks(period_s: float) -> AsyncGenerator[Tick]:
     """Wake at start + k * period for ever; after an overrun go on at the next deadline, never catch up."""
     loop = asyncio.get_running_loop()
     timer = _timerfd(period_s)
