@@ -6,6 +6,9 @@ Three layers, the upper two without any I/O:
     Session   bytes in -> answers out, handles                       one per TCP connection
     Server    asyncio sockets, one connection per client host        as TwinCAT does
 
+A Device plays the faults of a PLC (`refuse`, `state`, `online_change`), `network.Network` those of everything between
+Server and client.
+
 Frames are little endian and packed (Beckhoff InfoSys, "AMS/TCP"):
 
     u16 0 | u32 length | target NetId[6] port u16 | source NetId[6] port u16
@@ -18,10 +21,11 @@ Notifications are refused: pyads crashes the process when one is alive at close(
 import asyncio
 import itertools
 import logging
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import cast
 
 log = logging.getLogger(__name__)
@@ -108,15 +112,24 @@ class Error(IntEnum):
     SYMBOL_VERSION = 0x711  # 1809: handle unknown, or older than an online change
 
 
+class Refusable(StrEnum):
+    """Requests that a Device can be told to refuse."""
+
+    ALL = "all"  # by the router, with the code in the header
+    HANDLE = "handle"  # handle by name
+    READ = "read"  # value by handle
+    WRITE = "write"  # value by handle
+
+
 class Refused(Exception):  # noqa: N818 - an answer, not a failure
     """A request that the PLC answers with an error code.
 
     Inside this module only: it never leaves a Session.
     """
 
-    def __init__(self, error: Error) -> None:
+    def __init__(self, error: int) -> None:
         """Refuse with this code."""
-        super().__init__(error.name)
+        super().__init__(f"ADS error {error:#x}")
         self.error = error
 
 
@@ -176,14 +189,29 @@ class Device:
     by_name: dict[bytes, Symbol] = field(init=False)  # key: upper-case cp1252, PLC names ignore case
     net_id_bytes: bytes = field(init=False)
     handles: "itertools.count[int]" = field(init=False, default_factory=lambda: itertools.count(0x1001))
+    refusals: dict[Refusable, tuple[int, float]] = field(init=False, default_factory=dict[Refusable, tuple[int, float]])
 
     def __post_init__(self) -> None:
         """Lay out the memory."""
         self.net_id_bytes = bytes(int(part) for part in self.net_id.split("."))
         self._place(_MEMORY_START)
 
-    def online_change(self, symbols: list[Symbol], memory_start: int) -> None:
-        """A new program without a restart: variables move, old handles die, the symbol version changes."""
+    def refuse(self, what: Refusable, error: int, requests: float = math.inf) -> None:
+        """Answer the next so many requests of this kind with an error code and do not execute them; 0 ends it."""
+        self.refusals[what] = error, requests
+
+    def admit(self, what: Refusable) -> None:
+        """Raise Refused if requests of this kind are to be refused now."""
+        error, requests = self.refusals.get(what, (0, 0))
+        if requests > 0:
+            self.refusals[what] = error, requests - 1
+            raise Refused(error)
+
+    def online_change(self, symbols: list[Symbol], memory_start: int = _MEMORY_START) -> None:
+        """A new program without a restart: variables move, old handles die, the symbol version changes.
+
+        A variable that was put before the others stands where the first one was: an access by address would hit it.
+        """
         self.symbols = symbols
         self.version = self.version % 255 + 1
         self._place(memory_start)
@@ -248,13 +276,14 @@ class Session:
             raise MalformedError(f"AMS data length {length} in a frame with {len(data)} bytes of data")
         if flags & _FLAG_RESPONSE:
             return None  # answers nothing that was asked here
-        error, body = Error.NONE, b""
+        error, body = int(Error.NONE), b""
         if target != self._device.net_id_bytes:
             error = Error.MACHINE_NOT_FOUND
         elif port != self._device.port:
             error = Error.PORT_NOT_FOUND
         else:
             try:
+                self._device.admit(Refusable.ALL)
                 body = self._execute(command, data)
             except struct.error:  # shorter than the fields of its command
                 error = Error.INVALID_AMS_LENGTH
@@ -296,6 +325,7 @@ class Session:
         device = self._device
         match group:
             case Group.VALUE_BY_HANDLE:
+                device.admit(Refusable.READ)
                 return self._by_handle(offset).read(length)
             case _ if group == _GROUP_MEMORY:
                 return device.placed(offset).read(length)
@@ -311,9 +341,10 @@ class Session:
             case _:
                 raise Refused(Error.INVALID_GROUP)
 
-    def _result_of_write(self, group: int, offset: int, value: bytes) -> Error:
+    def _result_of_write(self, group: int, offset: int, value: bytes) -> int:
         try:
             if group == Group.VALUE_BY_HANDLE:
+                self._device.admit(Refusable.WRITE)
                 self._by_handle(offset).write(value)
             elif group == _GROUP_MEMORY:
                 self._device.placed(offset).write(value)
@@ -331,6 +362,7 @@ class Session:
     def _read_write(self, group: int, offset: int, length: int, value: bytes) -> bytes:
         match group:
             case Group.HANDLE_BY_NAME:
+                self._device.admit(Refusable.HANDLE)
                 symbol = self._device.named(value)
                 if len(self._handles) >= HANDLE_LIMIT:
                     raise Refused(Error.NO_MEMORY)
@@ -359,7 +391,7 @@ class Session:
         results, values = bytearray(), bytearray()
         for group, offset, length in requests:
             try:
-                part, error = self._read(group, offset, length), Error.NONE
+                part, error = self._read(group, offset, length), 0
             except Refused as refusal:
                 part, error = b"", refusal.error
             results += _U32.pack(error)
@@ -412,11 +444,23 @@ def _with_length(read: Callable[[], bytes]) -> bytes:
 # ---------------------------------------------------------------- asyncio
 
 Deliver = Callable[[asyncio.Transport, bytes], None]
+Admit = Callable[[asyncio.Transport], bool]
+Hear = Callable[[asyncio.Transport, bytes], bytes]
 
 
 def at_once(transport: asyncio.Transport, answer: bytes) -> None:
     """Send an answer; a network fault is another function in its place, which delays, drops, cuts or closes."""
     transport.write(answer)
+
+
+def everyone(_transport: asyncio.Transport) -> bool:
+    """Accept a connection; a network fault is another function in its place, which may also close it."""
+    return True
+
+
+def everything(_transport: asyncio.Transport, data: bytes) -> bytes:
+    """What of the received bytes reaches the PLC; a network fault is another function in its place."""
+    return data
 
 
 class Server:
@@ -426,6 +470,9 @@ class Server:
         """Serve `device`; every answer goes through `deliver`."""
         self.device = device
         self.deliver = deliver
+        self.admit: Admit = everyone
+        self.hear: Hear = everything
+        self.address: tuple[str, int] = ("", 0)  # where it listens, or did last
         self.links: dict[str, _Link] = {}  # client host -> its connection
         self._server: asyncio.Server | None = None
 
@@ -436,8 +483,13 @@ class Server:
             OSError: the address is in use or not of this computer.
         """
         self._server = await asyncio.get_running_loop().create_server(lambda: _Link(self), host, port)
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        self.address = self._server.sockets[0].getsockname()[:2]
+        return self.address
+
+    def deafen(self) -> None:
+        """Stop listening; the clients stay."""
+        if self._server is not None:
+            self._server.close()
 
     async def close(self) -> None:
         """Stop listening and drop every client."""
@@ -461,6 +513,8 @@ class _Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        if not self._server.admit(self.transport):
+            return
         self.transport.set_write_buffer_limits(high=BACKLOG_LIMIT)
         self._host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
         older = self._server.links.get(self._host)
@@ -478,7 +532,7 @@ class _Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            answers = self._session.receive(data)
+            answers = self._session.receive(self._server.hear(self.transport, data))
         except MalformedError as reason:
             log.warning("connection of %s closed, not AMS/TCP: %s", self._host, reason)
             self.transport.abort()
