@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from controller import schema
+from controller.errors import ConfigurationError
 from controller.mechanism.drive import screw
 from drivers.virtual.plant_model import as_tensor, joint_per_axis, motor_rad_per_m, mujoco_model, vector
 
@@ -91,6 +92,8 @@ class Plant:
 
     It starts at its home pose, at rest, with the brakes closed. Arrays are (n,), one value a leg. `machine` is the
     machine as it really is; `model` and `data` are MuJoCo's, for tests and pictures.
+
+    Raises ConfigurationError where MuJoCo cannot have such a machine, or a cylinder a motor's delay.
     """
 
     def __init__(self, machine: schema.Machine, cell: schema.VirtualCell, step_s: float = 0.0005) -> None:
@@ -101,6 +104,11 @@ class Plant:
         numbers = range(1, len(machine.leg) + 1)
         axes = [model.joint(f"axis {i}") for i in numbers]
         legs = [schema.effective_leg(machine, i) for i in range(len(machine.leg))]
+        if cell.force_delay_s and any(screw(leg.drive) is None for leg in legs):
+            raise ConfigurationError(
+                f"virtual_cell.force_delay_s = {cell.force_delay_s:g}, expected 0: {machine.name} has cylinders, whose "
+                "force follows from their pressures; what delays it is virtual_cell.hydraulics.valve_time_s"
+            )
         brakes = [model.equality(f"brake {i}").id for i in numbers]
         self._axis_q = np.array([joint.qposadr[0] for joint in axes])
         self._axis_v = np.array([joint.dofadr[0] for joint in axes])
@@ -109,6 +117,12 @@ class Plant:
         self._celled = np.array([i for i, leg in enumerate(legs) if leg.cell is not None], dtype=np.intp)
         cells_at = [model.sensor(f"cell {i}").adr[0] + 2 for i, leg in zip(numbers, legs, strict=True) if leg.cell]
         self._cell_at = np.array(cells_at, dtype=np.intp)
+        rods = [i for i, leg in enumerate(legs) if screw(leg.drive) is None or leg.friction.normal > 0.0]
+        rods_at = np.array([model.sensor(f"pushed {i + 1}").adr[0] for i in rods], dtype=np.intp)
+        self._held, self._held_at = np.array(rods, dtype=np.intp), rods_at + 2
+        self._sealed = [i for i, leg in enumerate(legs) if leg.friction.normal > 0.0]
+        self._seals_at = (rods_at[[rods.index(i) for i in self._sealed], None] + (0, 1, 3, 4)).T
+        self._seals = np.array([_seal(legs[i].friction) for i in self._sealed]).T
         self._platform = model.body("platform").id
         self._brakes = slice(brakes[0], brakes[-1] + 1)
         self._tips = np.array([model.site(f"tip {i}").id for i in numbers])
@@ -164,6 +178,14 @@ class Plant:
         reading_n[self._celled] = _quantised(self._sensors[self._cell_at] + noise_n, self._cell_resolution_n)
         return reading_n
 
+    @property
+    def held_n(self) -> Array:
+        """What held each rod along its axis during the last step, > 0 extends: its cylinder, friction included, or the
+        closed brake in its place; 0 where nobody asks."""
+        held_n = np.zeros(len(self._axis_v))
+        held_n[self._held] = self._sensors[self._held_at]
+        return held_n
+
     def pose(self) -> Array:
         """True platform pose x, y, z (m), yaw, pitch, roll (rad) in the base frame."""
         mujoco.mj_kinematics(self.model, self.data)
@@ -192,6 +214,8 @@ class Plant:
             self._at = (self._at + 1) % len(line)
             self._ctrl[:] = line[self._at]
         self._advance(self.model, self.data)
+        if self._sealed:
+            self._load_seals()
 
     def balance(self) -> Array:
         """Axis forces that hold the plant without friction at rest at its present pose, in N.
@@ -217,6 +241,19 @@ class Plant:
         data.xfrc_applied[self._ends, 3:] = -moment_nm
         data.xfrc_applied[self._platform, 3:] = moment_nm.sum(axis=0)
         mujoco.mj_step2(model, data)
+
+    def _load_seals(self) -> None:
+        """Dry friction of the next step from the load on the seals in the last one: it changes little in a step, and
+        hardly depends on the friction itself."""
+        dry_n, normal, per_m, at_gland, at_piston = self._seals
+        fx, fy, tx, ty = self._sensors[self._seals_at]  # of the cylinder on the rod about b_i, N and N m
+        load_n = np.hypot(at_gland * fx + per_m * ty, at_gland * fy - per_m * tx)
+        load_n += np.hypot(at_piston * fx + per_m * ty, at_piston * fy - per_m * tx)
+        friction_n = dry_n + normal * load_n
+        self._friction[self._sealed] = friction_n
+        self.model.dof_frictionloss[self._axis_v[self._sealed]] = (
+            friction_n + self._brake_force[self._sealed] if self._braked else friction_n
+        )
 
     def _brake(self) -> None:
         """Drives off; each brake slips at its holding force until its axis stands, then all of them lock."""
@@ -244,6 +281,16 @@ def _brake_n(leg: schema.Legs) -> float:
     what moves when it closes, slips."""
     drive = screw(leg.drive)
     return leg.limits.force_n if drive is None else drive.rated_torque_nm * motor_rad_per_m(drive)
+
+
+def _seal(friction: schema.Friction) -> tuple[float, float, float, float, float]:
+    """Dry friction (N) and its share of the seal load, and how much of moment (1/m) and lateral force gland and piston
+    bear: as controller.mechanism.leg.rubbing, or as one seal that takes the force."""
+    apart_m = friction.piston_m - friction.gland_m
+    if apart_m == 0.0:
+        return friction.coulomb_n, friction.normal, 0.0, 1.0, 0.0
+    per_m = 1.0 / apart_m
+    return friction.coulomb_n, friction.normal, per_m, friction.piston_m * per_m, friction.gland_m * per_m
 
 
 def _spherical_friction(leg: schema.Legs) -> float:

@@ -35,6 +35,7 @@ MjBody: TypeAlias = Any
 Array = NDArray[np.float64]
 
 MECHANISMS = {("free", "UPRU"), ("free", "UPS"), ("free", "UHU"), ("2r1t", "RPU UPR"), ("spherical", "UPS")}
+SEALED = {"UPRU", "UPS"}  # legs whose statics tell what loads the seals
 SECOND_POINT_M = 0.1  # from b_i down the leg axis to the second common point; the length of a link like L1
 ROTOR_KG, ROTOR_LEAST_KG_M2 = 1e-9, 1e-9  # no moving body without; the mass of the rotor is in the lower links
 HARD = (0.9999, 0.9999, 0.001, 0.5, 2.0)  # solimp: the hardest constraint MuJoCo admits, at every violation
@@ -44,8 +45,9 @@ def mujoco_model(machine: schema.Machine, step_s: float) -> MjModel:
     """The machine as a MuJoCo model at its home pose.
 
     For leg i = 1..n, in this order: joint `axis i`, `joint_per_axis` times the axis coordinate; motor `force i` (N, > 0
-    extends); where there is a load cell sensor `cell i` (N, its third component > 0 in compression); sites `tip i` and
-    `joint i` (b_i on leg and platform); equality `brake i` (off).
+    extends); where there is a load cell sensor `cell i` (N, its third component > 0 in compression); where there is a
+    cylinder, or a load on seals rubs, sensors `pushed i` and `turned i` (N, N m: what holds the rod, about b_i, in the
+    leg frame); sites `tip i` and `joint i` (b_i on leg and platform); equality `brake i` (off).
 
     Raises:
         ConfigurationError: for a machine it does not know.
@@ -61,9 +63,10 @@ def mujoco_model(machine: schema.Machine, step_s: float) -> MjModel:
         raise ConfigurationError(
             f"{machine.name}: the virtual cell knows UHU legs with a screw and without a cell only"
         )
-    if any(leg.friction.normal > 0.0 for leg in legs):
+    if any(leg.friction.normal > 0.0 and leg.kind not in SEALED for leg in legs):
         raise ConfigurationError(
-            f"{machine.name}: legs.friction.normal: the virtual cell has no load on the seals so far"
+            f"{machine.name}: legs.friction.normal: the virtual cell knows the load on the seals of "
+            f"{' and '.join(sorted(SEALED))} legs only"
         )
     spec = mujoco.MjSpec()
     option = spec.option
@@ -137,7 +140,7 @@ def _add_leg(spec: MjSpec, machine: schema.Machine, number: int) -> None:
     if leg.kind == "UHU":
         links.append(_add_rotor(lower, leg, number))
     elif leg.cell is None:
-        links.extend(_surplus(link) for link in rod)
+        links.extend(_slack(link) for link in rod)
     _set_inertia(lower, links)
     _add_universal(lower, frame.T @ joints.base_axis, cross, rubs, f"base {number}")
     end = _add_rod(spec, lower, leg, number, float(np.linalg.norm(along)))
@@ -177,7 +180,7 @@ def _add_rod(spec: MjSpec, lower: MjBody, leg: schema.Legs, number: int, length_
 
     slider = lower.add_body(name=f"slider {number}", pos=(0.0, 0.0, length_m))
     whole = twists or leg.cell is not None
-    _set_inertia(slider, [link if whole else _isotropic(link) for link in below.values()])
+    _set_inertia(slider, [link if whole else _physical(link) for link in below.values()])
     name = f"slide {number}" if twists else f"axis {number}"
     slide = slider.add_joint(name=name, type=mujoco.mjtJoint.mjJNT_SLIDE, axis=(0.0, 0.0, 1.0))
     slide.damping[0], slide.frictionloss = leg.friction.viscous_n_s_m, leg.friction.coulomb_n
@@ -192,6 +195,11 @@ def _add_rod(spec: MjSpec, lower: MjBody, leg: schema.Legs, number: int, length_
     motor.trntype = mujoco.mjtTrn.mjTRN_JOINT
     motor.gear[0] = 1.0 / per_axis
 
+    if drive is None or leg.friction.normal > 0.0:
+        slider.add_site(name=f"rod {number}")
+        for what, kind in (("pushed", mujoco.mjtSensor.mjSENS_FORCE), ("turned", mujoco.mjtSensor.mjSENS_TORQUE)):
+            site = mujoco.mjtObj.mjOBJ_SITE
+            spec.add_sensor(name=f"{what} {number}", type=kind, objtype=site, objname=f"rod {number}")
     end = slider
     if drive is not None and twists:
         end = slider.add_body(name=f"nut {number}") if rod else slider
@@ -236,18 +244,17 @@ def _add_rotor(lower: MjBody, leg: schema.Legs, number: int) -> schema.Link:
     return schema.Link("lower", 0.0, (0.0, 0.0, 0.0), given)
 
 
-def _isotropic(link: schema.Link) -> schema.Link:
-    """The link with the largest tensor that is the same in all directions."""
-    least_kg_m2 = float(np.linalg.eigvalsh(link.inertia_kg_m2)[0])
-    return schema.Link(link.group, link.mass_kg, link.com_m, as_tensor(least_kg_m2 * np.eye(3)))
+def _physical(link: schema.Link) -> schema.Link:
+    """The link as a body can be: of a slender rod, whose largest principal moment may be a little more than the other
+    two together, that moment is cut to their sum."""
+    moments, axes = np.linalg.eigh(link.inertia_kg_m2)
+    moments[2] = min(moments[2], moments[0] + moments[1])
+    return schema.Link(link.group, link.mass_kg, link.com_m, as_tensor((axes * moments) @ axes.T))
 
 
-def _surplus(link: schema.Link) -> schema.Link:
-    """What a rod link gives to the lower links, which turn as it does: what its isotropic version lacks.
-
-    Exact, and it admits slender rods whose tensor, taken by itself, breaks the triangle inequality a little.
-    """
-    tensor = np.subtract(link.inertia_kg_m2, _isotropic(link).inertia_kg_m2)
+def _slack(link: schema.Link) -> schema.Link:
+    """What a rod link gives to the lower links, which turn as it does: what its physical version lacks."""
+    tensor = np.subtract(link.inertia_kg_m2, _physical(link).inertia_kg_m2)
     return schema.Link("lower", 0.0, (0.0, 0.0, 0.0), as_tensor(tensor))
 
 

@@ -19,6 +19,7 @@ from controller.settings import load_machine, load_site
 from drivers.exchange import COMMAND, LAYOUT_VERSION, STATUS, DriveStatus, PlcState
 from drivers.virtual import cx5130
 from drivers.virtual.plant import Plant, deviate
+from drivers.virtual.plc_program import axes_of
 from tests.machines import MACHINES, SIMULATION
 
 DATA = Path(__file__).parents[1] / "data" / "reference"
@@ -281,6 +282,7 @@ def test_brakes_stop_the_axes_and_hold_them(case: Case) -> None:
 
 
 def test_instruments(machine: schema.Machine, cell: schema.VirtualCell) -> None:
+    cell = replace(cell, cell_noise_n=0.5, cell_resolution_n=0.1)
     plant, again = Plant(machine, cell), Plant(machine, cell)
     readings = np.array([plant.cell_n for _ in range(2000)])
     np.testing.assert_array_equal(readings[0], again.cell_n)
@@ -320,21 +322,22 @@ def test_the_plc_serves_machines_with_fewer_axes_than_its_structs(case: Case) ->
     assert (status["drive_status"][0, :n] == DriveStatus.ENABLED).all()
     np.testing.assert_allclose(status["position_m"][0, :n], home_m, atol=1e-4)
     assert np.abs(status["force_n"][0, :n]).max() > 1.0
-    for name in ("position_m", "setpoint_m", "force_n", "cell_n", "drive_status"):
+    for name in ("position_m", "setpoint_m", "force_n", "drive_status"):
         assert not status[name][0, n:].any()
 
 
 def test_a_cylinder_presses_with_the_pressure_of_its_supply() -> None:
-    axes = cx5130.axes_of(read("3-ups-s"))
-    np.testing.assert_allclose(axes.peak_force_n, np.pi / 4.0 * 0.040**2 * 210e5)
+    axes = axes_of(read("3-ups-s"), schema.Hydraulics(supply_pa=150e5))
+    np.testing.assert_allclose(axes.peak_force_n, np.pi / 4.0 * 0.040**2 * 150e5)
 
 
 def test_what_it_does_not_know_is_refused(machine: schema.Machine) -> None:
     spherical = replace(machine, platform=replace(machine.platform, kind="spherical"))
     with pytest.raises(ConfigurationError, match=r"the virtual cell knows .* found a spherical platform on UPRU"):
         Plant(spherical, EXACT)
-    seals = replace(machine, legs=replace(machine.legs, friction=schema.Friction(normal=0.1)))
-    with pytest.raises(ConfigurationError, match=r"legs\.friction\.normal"):
+    twisting = read("6-uhu")
+    seals = replace(twisting, legs=replace(twisting.legs, friction=schema.Friction(normal=0.1)))
+    with pytest.raises(ConfigurationError, match=r"legs\.friction\.normal: .* UPRU and UPS legs only"):
         Plant(seals, EXACT)
     with pytest.raises(ConfigurationError, match="inertia must satisfy"):
         Plant(read("6-upru-unequal-legs"), EXACT)
