@@ -10,8 +10,10 @@ from enum import IntEnum, IntFlag
 
 import numpy as np
 
+from drivers.profile import INPUTS
+
 AXES = 6
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 
 SYMBOL_COMMAND = "GVL_Pkm.stCommand"
 SYMBOL_STATUS = "GVL_Pkm.stStatus"
@@ -48,6 +50,17 @@ class DriveStatus(IntFlag):
     FAULT = 2
 
 
+class InputStatus(IntFlag):
+    """Bits of `input_status`: what the terminals say, each kind in words of its own, the PLC in these."""
+
+    UNDERRANGE = 1
+    OVERRANGE = 2
+    ERROR = 4  # of the terminal: wire break, short circuit, supply
+    INVALID = 8  # TxPDO state: the value means nothing
+    CALIBRATING = 16  # self-calibration: the last value is frozen
+    NO_DATA = 32  # the terminal does not take part in the bus cycle, or its toggle bit stands still
+
+
 COMMAND = np.dtype(
     [
         ("size", "<u4"),
@@ -75,7 +88,8 @@ STATUS = np.dtype(
         ("velocity_m_s", "<f8", AXES),
         ("setpoint_m", "<f8", AXES),  # interpolated set-point of the same PLC cycle: lag = setpoint - position
         ("force_n", "<f8", AXES),  # what the drive puts into the axis
-        ("cell_n", "<f8", AXES),  # load cells, > 0 compression
         ("drive_status", "<u4", AXES),  # DriveStatus
+        ("input_raw", "<i4", INPUTS),  # process values of the analogue terminals as they are; scaled by the host
+        ("input_status", "<u4", INPUTS),  # InputStatus
     ]
 )

@@ -1,8 +1,10 @@
-"""The Structured Text of deploy/twincat: it parses, and its layouts and numbers are those of the Python side.
+"""The Structured Text of deploy/twincat: it parses, and has the layouts, numbers and decisions of the Python side.
 
-Nothing here runs the PLC program; its behaviour is that of `PlcTwin`, which test_cx5130.py tests.
+`structured_text` translates the function blocks without a library behind them, and they run here: FB_PkmPlc beside
+`PlcTwin`, whose behaviour test_cx5130.py tests. No TwinCAT compiler takes part.
 """
 
+import importlib
 import inspect
 import math
 import re
@@ -18,8 +20,10 @@ from controller import schema
 from controller.records import AxisMode
 from controller.settings import load_machine
 from drivers import exchange
-from drivers.exchange import COMMAND, STATUS, DriveStatus, PlcError, PlcState
-from drivers.virtual import cx5130
+from drivers.exchange import COMMAND, LAYOUT_VERSION, STATUS, DriveStatus, InputStatus, PlcError, PlcState
+from drivers.virtual import plc_program
+from tests.drivers import structured_text
+from tests.drivers.structured_text import declarations
 from tests.machines import MACHINES
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "twincat"
@@ -27,16 +31,40 @@ FILES = sorted(FOLDER.glob("*.st"))
 PACK = 8  # the pack mode of TwinCAT 3
 TYPES = {  # size, also the natural alignment, and the NumPy type
     "UDINT": (4, "<u4"),
+    "DINT": (4, "<i4"),
     "DWORD": (4, "<u4"),
     "LREAL": (8, "<f8"),
 }
-ONLY_PLC = {"PI", "NEVER_S", "QUICK_STOP_RAMP_S"}  # constants that the twin does not have
+ONLY_PLC = {  # constants that the twin does not have
+    "PI": math.pi,
+    "NEVER_S": -1e9,
+    "QUICK_STOP_RAMP_S": 0.5,
+    "INPUT_STILL_S": 0.05,
+}
 ELSEWHERE = {  # constants that have another name or another place in Python
     "AXES": exchange.AXES,
+    "INPUTS": exchange.INPUTS,
     "LAYOUT_VERSION": exchange.LAYOUT_VERSION,
     "CYCLE_S": schema.VirtualCell().plc_cycle_s,
-    "LATCHED": int(cx5130._LATCHED),
 }
+
+ENUMERATIONS = ("E_PkmAxisMode", "E_PkmPlcState", "E_PkmInputKind")
+BITS = {"E_PkmPlcError": PlcError, "E_PkmDriveStatus": DriveStatus, "E_PkmInputStatus": InputStatus}
+INPUT_BITS = {  # of the terminals' status words, as the vendor's documents have them
+    "EL3XXX": {
+        0: InputStatus.UNDERRANGE,
+        1: InputStatus.OVERRANGE,
+        6: InputStatus.ERROR,
+        14: InputStatus.INVALID,
+    },
+    "EL3356": {
+        1: InputStatus.OVERRANGE,
+        3: InputStatus.INVALID,
+        6: InputStatus.ERROR,
+        7: InputStatus.CALIBRATING,
+    },
+}
+TOGGLE = 1 << 15
 
 
 class Member(NamedTuple):
@@ -113,7 +141,7 @@ def test_every_file_parses_and_is_named_after_its_one_object(sources):
     assert FILES
     for path in FILES:
         text = path.read_text(encoding="ascii")
-        if path.name.startswith(("GVL_", "E_PkmPlcError", "E_PkmDriveStatus")):
+        if path.stem.startswith("GVL_") or path.stem in BITS:
             assert all(isinstance(item, transform.GlobalVariableDeclarations) for item in sources[path.stem].items)
         else:
             objects = re.findall(r"^(?:TYPE|FUNCTION|FUNCTION_BLOCK|PROGRAM) (\w+)", text, re.MULTILINE)
@@ -143,6 +171,48 @@ def test_offsets_in_the_comments_are_true(sources, dut):
     assert f" {size} bytes" in text
 
 
+def test_the_host_reads_what_the_readme_and_the_offsets_say(sources):
+    sizes = {dut: layout(sources[dut])[1] for dut in ("ST_PkmCommand", "ST_PkmStatus")}
+    assert sizes == {"ST_PkmCommand": 184, "ST_PkmStatus": 368}
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert {name: int(size) for name, size in re.findall(r"`SIZEOF\((\w+)\)` = (\d+)", text)} == sizes
+    assert f"{sizes['ST_PkmCommand']} and {sizes['ST_PkmStatus']} bytes" in text
+    offsets = {m.name: m.offset for m in layout(sources["ST_PkmStatus"])[0]}
+    assert (offsets["aDriveStatus"], offsets["aInputRaw"], offsets["aInputStatus"]) == (216, 240, 304)
+
+
+def test_every_field_of_the_status_is_written(sources):
+    code = re.sub(r"//.*", "", (FOLDER / "PRG_Pkm.st").read_text(encoding="ascii"))
+    written = set(re.findall(r"stNew\.(\w+)(?:\[i\])? :=", code))
+    members = {m.name: m for m in layout(sources["ST_PkmStatus"])[0]}
+    assert written == set(members)
+    inputs = {n: d for b in sources["FB_PkmInputs"].items[0].declarations for n, d in declarations(b.items).items()}
+    for name, single in (("aRaw", "nRaw"), ("aStatus", "nStatus")):
+        member = members[f"aInput{name[1:]}"]
+        assert str(inputs[name].spec) == f"ARRAY [1..{member.count}] OF {member.type}"
+        assert str(inputs[single].spec) == member.type
+
+
+def test_every_array_has_the_places_of_what_it_is_about():
+    for path in FILES:
+        for name, text in re.findall(r"(\w+)(?: AT %[IQ]\*)? : ARRAY\[1\.\.(\d+)\]", path.read_text(encoding="ascii")):
+            inputs = path.stem == "FB_PkmInputs" or name.startswith("aInput")
+            expected = 3 if name == "aKnots" else exchange.INPUTS if inputs else exchange.AXES
+            assert int(text) == expected, f"{path.name}: {name}"
+
+
+def test_python_objects_in_the_comments_exist():
+    named = 0
+    for path in FILES:
+        text = re.sub(r"\n// ?", " ", path.read_text(encoding="ascii"))
+        for attribute, module in re.findall(r"`([\w.]+)` of\s+([\w/]+)\.py", text):
+            found = importlib.import_module(module.replace("/", "."))
+            for part in attribute.split("."):
+                found = getattr(found, part)
+            named += 1
+    assert named >= 10
+
+
 def test_layout_rule_pads():
     text = "TYPE ST_X : STRUCT nA : UDINT; fB : LREAL; nC : ARRAY[0..2] OF UDINT; END_STRUCT END_TYPE"
     members, size = layout(parse_source_code(text).transform())
@@ -155,9 +225,10 @@ def test_enumeration_is_the_enum(sources, name, enum):
     assert enumeration(sources[name]) == {member.name: member.value for member in enum}
 
 
-@pytest.mark.parametrize(("name", "flag"), [("E_PkmPlcError", PlcError), ("E_PkmDriveStatus", DriveStatus)])
+@pytest.mark.parametrize(("name", "flag"), BITS.items())
 def test_bits_are_the_flags(sources, name, flag):
     bits = constants(sources[name])
+    assert {kind for kind, _ in declared(sources[name]).values()} == {"DWORD"}
     assert bits.pop("NONE", 0) == 0
     assert bits == {member.name: member.value for member in flag}
 
@@ -165,16 +236,17 @@ def test_bits_are_the_flags(sources, name, flag):
 def test_constants_are_the_twins(sources):
     for name, value in constants(sources["GVL_Pkm"]).items():
         if name in ONLY_PLC:
-            assert not hasattr(cx5130, name)
+            assert not hasattr(plc_program, name)
+            assert value == pytest.approx(ONLY_PLC[name], rel=1e-14), name
         elif name in ELSEWHERE:
             assert value == ELSEWHERE[name], name
         else:
-            assert value == getattr(cx5130, name), name
+            assert value == getattr(plc_program, name), name
 
 
 def test_the_twins_constants_are_all_there(sources):
     used = set()
-    for function in (cx5130.PlcTwin, cx5130.axes_of):
+    for function in (plc_program.PlcTwin, plc_program.axes_of):
         used |= set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", inspect.getsource(function)))
     used -= set(PlcState.__members__) | set(PlcError.__members__)
     used -= {"LEAST_LOAD"}  # of the drives' tuning
@@ -182,8 +254,11 @@ def test_the_twins_constants_are_all_there(sources):
     assert used <= set(constants(sources["GVL_Pkm"]))
 
 
-def test_pi(sources):
-    assert constants(sources["GVL_Pkm"])["PI"] == pytest.approx(math.pi, rel=1e-14)
+def test_types_of_the_constants(sources):
+    whole = {"AXES": "INT", "INPUTS": "INT", "LAYOUT_VERSION": "UDINT", "LATCHED": "DWORD"}
+    blocks = {"stCommand": "ST_PkmCommand", "stStatus": "ST_PkmStatus"}
+    for name, (kind, _) in declared(sources["GVL_Pkm"]).items():
+        assert kind == (whole | blocks).get(name, "LREAL"), name
 
 
 def test_symbols_of_the_exchange(sources):
@@ -223,16 +298,27 @@ def test_case_knows_every_state(sources):
     assert sorted(matches) == sorted(f"E_PkmPlcState.{state.name}" for state in PlcState)
 
 
+def test_case_knows_every_kind_of_input(sources):
+    (loop,) = sources["FB_PkmInputs"].items[0].body.statements
+    (case,) = [s for s in loop.statements.statements if isinstance(s, transform.CaseStatement)]
+    matches = [str(match) for element in case.cases for match in element.matches]
+    assert matches == [f"E_PkmInputKind.{kind}" for kind in INPUT_BITS]
+    assert enumeration(sources["E_PkmInputKind"]) == {"NONE": 0, "EL3XXX": 1, "EL3356": 2}
+    assert case.else_clause is not None  # NONE, and a number that is none
+
+
 def test_methods_are_the_twins(sources):
     methods = {str(item.name) for item in sources["FB_PkmPlc"].items if isinstance(item, transform.Method)}
-    twin = {camel(n.strip("_")) for n, f in vars(cx5130.PlcTwin).items() if inspect.isfunction(f) and n != "__init__"}
+    twin = {
+        camel(n.strip("_")) for n, f in vars(plc_program.PlcTwin).items() if inspect.isfunction(f) and n != "__init__"
+    }
     assert twin - {"Step"} == methods - {"Rest"}  # the body of the block is `step`
 
 
 def test_every_qualified_name_is_declared(sources):
     names = {stem: set(declared(s)) for stem, s in sources.items() if stem.startswith("GVL_")}
-    names |= {stem: set(enumeration(sources[stem])) for stem in ("E_PkmAxisMode", "E_PkmPlcState")}
-    names |= {stem: set(constants(sources[stem])) for stem in ("E_PkmPlcError", "E_PkmDriveStatus")}
+    names |= {stem: set(enumeration(sources[stem])) for stem in ENUMERATIONS}
+    names |= {stem: set(constants(sources[stem])) for stem in BITS}
     for dut, variables in {"ST_PkmCommand": ["stCommand"], "ST_PkmStatus": ["stNew"], "ST_PkmAxes": ["stAxes"]}.items():
         members = {m.name for m in layout(sources[dut])[0]}
         names |= dict.fromkeys(variables, members)
@@ -269,3 +355,231 @@ def test_torque_is_the_inverse_of_the_force():
     per_mille = evaluate(re.search(r"LIMIT\(-32767\.0, ([^,]+), 32767\.0\)", code)[1])
     values["INT_TO_LREAL(GVL_PkmIo.aActualTorque[i])"] = per_mille
     assert evaluate(re.search(r"aForce_n\[i\] := ([^;]+);", code)[1]) == pytest.approx(250.0)
+
+
+class Inputs:
+    """FB_PkmInputs with terminals of one kind, the n-th in place n."""
+
+    def __init__(self, sources, kind):
+        world = structured_text.environment(sources, {})
+        self.kind = getattr(world["E_PkmInputKind"], kind)
+        self.machine, self.io = world["GVL_PkmMachine"], world["GVL_PkmIo"]
+        self.machine.aInputKind = [None, *[self.kind] * exchange.INPUTS]
+        self.block = structured_text.function_block(sources["FB_PkmInputs"], world)
+
+    def cycle(self, word=0, turn=True):
+        """One PLC cycle with this status word, without its toggle bit, everywhere."""
+        toggle = (self.io.aInputWord[1] & TOGGLE) ^ (TOGGLE if turn else 0)
+        self.io.aInputWord = [None, *[word | toggle] * exchange.INPUTS]
+        self.block.run()
+        return self.block.aRaw[1:], self.block.aStatus[1:]
+
+
+@pytest.mark.parametrize("kind", INPUT_BITS)
+def test_bits_of_the_terminals(sources, kind):
+    inputs = Inputs(sources, kind)
+    for bit in range(15):
+        assert inputs.cycle(1 << bit)[1] == [INPUT_BITS[kind].get(bit, 0)] * exchange.INPUTS, bit
+    together = sum(INPUT_BITS[kind].values()) - (InputStatus.INVALID if kind == "EL3356" else 0)  # see CALIBRATING
+    assert inputs.cycle(TOGGLE - 1)[1] == [together] * exchange.INPUTS
+    assert inputs.cycle(0)[1] == [0] * exchange.INPUTS
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [("EL3XXX", -(2**15), 2**15 - 1), ("EL3356", -(2**31), 2**31 - 1)])
+def test_values_stay_as_they_are(sources, kind, low, high):
+    inputs = Inputs(sources, kind)
+    values = [low, high, 0, -1, *range(12)]
+    inputs.io.aInputValue16 = [None, *(values if kind == "EL3XXX" else [77] * 16)]
+    inputs.io.aInputValue32 = [None, *(values if kind == "EL3356" else [77] * 16)]
+    assert inputs.cycle() == (values, [0] * 16)
+
+
+@pytest.mark.parametrize("kind", INPUT_BITS)
+def test_a_toggle_bit_that_stands_still_is_no_data(sources, kind):
+    inputs = Inputs(sources, kind)
+    assert inputs.cycle(turn=False)[1] == [InputStatus.NO_DATA] * 16  # never turned yet
+    inputs.io.aInputValue16 = inputs.io.aInputValue32 = [None, *range(16)]
+    assert inputs.cycle(turn=True)[1] == [0] * 16
+    for _ in range(25):  # 50 ms
+        assert inputs.cycle(turn=False)[1] == [0] * 16
+    assert inputs.cycle(turn=False) == (list(range(16)), [InputStatus.NO_DATA] * 16)
+    assert inputs.cycle(1 << 6, turn=False)[1] == [InputStatus.NO_DATA | InputStatus.ERROR] * 16
+    inputs.machine.aInputToggles[3] = False
+    assert [i for i, status in enumerate(inputs.cycle(turn=False)[1], 1) if status == 0] == [3]
+    assert inputs.cycle(turn=True)[1] == [0] * 16
+
+
+def test_a_self_calibration_is_only_that(sources):
+    inputs = Inputs(sources, "EL3356")
+    inputs.cycle()
+    for word in [1 << 7 | 1 << 3] * 100:
+        assert inputs.cycle(word, turn=False)[1] == [InputStatus.CALIBRATING] * 16
+    for _ in range(25):
+        assert inputs.cycle(turn=False)[1] == [0] * 16
+    assert inputs.cycle(turn=False)[1] == [InputStatus.NO_DATA] * 16
+    inputs.io.aInputWcState = [None, *[True] * 16]
+    assert inputs.cycle(1 << 7)[1] == [InputStatus.NO_DATA | InputStatus.CALIBRATING] * 16
+
+
+@pytest.mark.parametrize("kind", INPUT_BITS)
+def test_a_terminal_off_the_bus_keeps_its_value(sources, kind):
+    inputs = Inputs(sources, kind)
+    inputs.io.aInputValue16 = inputs.io.aInputValue32 = [None, *[5] * 16]
+    inputs.cycle()
+    inputs.io.aInputValue16 = inputs.io.aInputValue32 = [None, *[9] * 16]
+    inputs.io.aInputWcState[4] = True
+    raw, status = inputs.cycle()
+    assert raw == [9, 9, 9, 5, *[9] * 12]
+    assert status == [0, 0, 0, InputStatus.NO_DATA, *[0] * 12]
+    inputs.io.aInputWcState[4] = False
+    assert inputs.cycle() == ([9] * 16, [0] * 16)
+
+
+def test_an_input_without_a_terminal_has_no_data(sources):
+    inputs = Inputs(sources, "NONE")
+    inputs.io.aInputValue16 = inputs.io.aInputValue32 = [None, *[5] * 16]
+    assert inputs.cycle() == ([0] * 16, [InputStatus.NO_DATA] * 16)
+    assert declared(sources["GVL_PkmMachine"])["aInputKind"] == (
+        "ARRAY [1..16] OF E_PkmInputKind",
+        "[16(E_PkmInputKind.NONE)]",
+    )
+
+
+class Beside:
+    """FB_PkmPlc and PlcTwin on the same commands, encoders and clock, and axes that go where the twin wants them."""
+
+    def __init__(self, sources, noise_m=0.0):
+        self.twin = plc_program.PlcTwin(plc_program.axes_of(load_machine(MACHINES / "6-upru.toml")[0]), 0.002)
+        world = structured_text.environment(sources, {"stCommand": COMMAND.itemsize})
+        self.plc = structured_text.function_block(sources["FB_PkmPlc"], world)
+        self.limits = structured_text.function(sources["F_PkmAxesOf"], world)()
+        self.command = np.zeros(1, COMMAND)
+        self.fields = [(m.name, python_name(m.name)) for m in layout(sources["ST_PkmCommand"])[0]]
+        self.position_m, self.velocity_m_s = np.full(6, 0.93), np.zeros(6)
+        self.noise_m, self.random = noise_m, np.random.default_rng(4)
+        self.cycles = 0
+        self.states, self.errors = set(), PlcError.NONE
+
+    def send(self, **fields):
+        known = {"size": COMMAND.itemsize, "version": LAYOUT_VERSION, "seq": self.command["seq"] + 1, **fields}
+        for name, value in known.items():
+            self.command[name] = value
+
+    def cycle(self):
+        now_s = self.cycles * 0.002
+        self.cycles += 1
+        on = self.plc.bPowered or (self.plc.bEnabling and now_s >= self.plc.fEnable_s - 1e-9)
+        values = {st: self.command[0][name].tolist() for st, name in self.fields}
+        self.plc.run(
+            fNow_s=now_s,
+            nAxes=6,
+            bMayEnable=True,
+            stCommand=structured_text.SimpleNamespace(
+                **{name: [None, *value] if isinstance(value, list) else value for name, value in values.items()}
+            ),
+            stAxes=self.limits,
+            aPosition_m=one_based(self.position_m),
+            aVelocity_m_s=one_based(self.velocity_m_s),
+            aOn=[None, *[on] * 6],
+            aDriveFault=[None, *[False] * 6],
+        )
+        self.twin.step(now_s, self.command[0].copy(), self.position_m, self.velocity_m_s)
+        self.compare(self.twin.powered or not on)
+        if self.twin.powered:
+            self.position_m = self.twin.p + self.noise_m * self.random.standard_normal(6)
+            self.velocity_m_s = self.twin.v.copy()
+        else:
+            self.velocity_m_s = np.zeros(6)
+
+    def compare(self, set_points):
+        """All but the set-points of a drive that goes off in this cycle: nobody uses them."""
+        plc, twin = self.plc, self.twin
+        assert (plc.nCycle, plc.nSeq, plc.eState, plc.nError, plc.bPowered) == (
+            twin.cycle,
+            twin.seq,
+            twin.state,
+            twin.error,
+            twin.powered,
+        )
+        assert plc.aFaulty[1:] == twin.faulty.tolist()
+        assert plc.fVelocityFeedforward == twin.velocity_feedforward
+        if set_points:
+            mine = [array[1:] for array in (plc.aP, plc.aV, plc.aF, plc.aPBefore, plc.aVBefore)]
+            its = [twin.p, twin.v, twin.f, twin.p_before, twin.v_before]
+            assert np.allclose(mine, its, rtol=1e-12, atol=1e-12)  # PI has 15 digits there
+        self.states.add(PlcState(plc.eState))
+        self.errors |= PlcError(plc.nError)
+
+
+def one_based(values):
+    return [None, *values.tolist()]
+
+
+def test_limits_are_the_twins(sources):
+    found = structured_text.function(sources["F_PkmAxesOf"], structured_text.environment(sources, {}))()
+    expected = plc_program.axes_of(load_machine(MACHINES / "6-upru.toml")[0])._asdict()
+    assert {python_name(m.name) for m in layout(sources["ST_PkmAxes"])[0]} == set(expected) - {"least_mass_kg"}
+    for name, values in vars(found).items():
+        assert values[1:] == pytest.approx(expected[python_name(name)], rel=1e-12), name
+
+
+def test_a_silent_host(sources):
+    beside = Beside(sources)
+    beside.send(mode=AxisMode.HOLD, period_s=0.01)
+    while not beside.plc.bPowered:
+        if beside.cycles % 5 == 0:
+            beside.send(mode=AxisMode.HOLD, period_s=0.01)
+        beside.cycle()
+    beside.send(mode=AxisMode.HOLD, period_s=0.01)
+    states = []
+    for _ in range(60):
+        beside.cycle()
+        states.append(PlcState(beside.plc.eState).name)
+    assert states == ["HOLDING"] * 20 + ["LATE"] * 31 + ["QUICK_STOP"] * 9  # 40 ms, then more than 100 ms
+    assert beside.plc.nError == PlcError.WATCHDOG
+
+
+def test_plc_program_beside_its_twin(sources):
+    """Some thousand cycles of a host that moves, hesitates, falls silent, and sends nonsense now and then."""
+    beside = Beside(sources, noise_m=2e-6)
+    random = np.random.default_rng(11)
+    phase, silent = 0.0, 0
+    for tick in range(2400):
+        silent = max(silent - 1, 0)
+        if silent == 0:
+            latched = beside.twin.state == PlcState.QUICK_STOP
+            share = random.random() if tick // 150 % 2 else 0.5  # every second round without nonsense
+            mode = AxisMode.FOLLOW
+            if tick % 150 < 5 or (latched and share < 0.1):
+                mode = AxisMode.STOP
+            elif not beside.twin.powered or share < 0.02:
+                mode = AxisMode.HOLD
+            phase += 0.01 * random.choice([1.0, 1.0, 1.0, 1.3])
+            amplitude_m = 0.2 if tick // 150 % 4 == 2 else 0.01  # 0.2: beyond the range
+            start_m = beside.twin.p if beside.twin.powered else beside.position_m
+            sine = np.sin(phase * np.array([3.0, 4.0, 5.0, 6.0, 7.0, 8.0]))
+            target_m = start_m + np.clip(0.93 + amplitude_m * sine - start_m, -0.004, 0.004)
+            fields = {
+                "mode": mode,
+                "host_time_s": 700.0 + 0.01 * tick,
+                "period_s": 0.01,
+                "velocity_feedforward": random.choice([0.0, 1.0, 1.5]),
+                "position_m": target_m,
+                "velocity_m_s": (target_m - start_m) / 0.01,
+                "force_n": 5000.0 * random.standard_normal(6),
+            }
+            if share > 0.995:
+                fields["position_m"] = target_m + 0.05
+            elif share > 0.99:
+                fields["force_n"] = [0.0, math.nan, 0.0, 0.0, 0.0, 0.0]
+            elif share > 0.985:
+                fields["version"] = LAYOUT_VERSION - 1
+            elif share > 0.98:
+                beside.position_m = beside.position_m + 0.03  # an axis that does not follow
+            elif share > 0.965:
+                silent = int(random.integers(2, 20))
+            beside.send(**fields)
+        for _ in range(int(random.choice([4, 5, 5, 5, 6]))):
+            beside.cycle()
+    assert beside.states == set(PlcState)
+    assert beside.errors == PlcError(sum(PlcError))
