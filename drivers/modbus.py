@@ -12,17 +12,25 @@ A device is read in one request. A late answer of the same device is therefore n
 
 import asyncio
 import logging
+import math
+import struct
+import termios
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pymodbus.client import AsyncModbusSerialClient, AsyncModbusTcpClient
 from pymodbus.exceptions import ModbusException
 from pymodbus.pdu import ModbusPDU
 
-from drivers.sensor import ModbusProfile, Quality, Reading, RtuLine, TcpLine, block, decode, newest
+from controller.records import Quality
+from controller.schema import RtuLine, TcpLine
+from drivers.profile import ModbusProfile, block
+from drivers.reading import Reading, newest
+from drivers.registers import decode
 
 log = logging.getLogger(__name__)
 logging.getLogger("pymodbus").setLevel(logging.CRITICAL)  # it reports every time-out; here only changes are
@@ -33,7 +41,7 @@ STABLE_S = 5.0  # a line that lived this long starts again at FIRST_PAUSE_S
 SILENT_IN_ROW = 2  # failures in a row until a device waits, if it has company on the line
 SHARE_OF_LINE = 0.05  # of the time of the line that a silent device may cost the others
 REFUSED_PAUSE_S = 2.0  # after an answer that only another configuration can change
-HEARD_LIMIT = 256  # bytes kept to say what came instead of an answer
+HEARD_LIMIT = 1024  # bytes kept to compare an answer with, and to say what came instead
 
 _REFUSALS = {
     1: "does not know function {profile.function}: the profile is of another kind of device",
@@ -42,6 +50,13 @@ _REFUSALS = {
 }
 _ECHO = "sends back what is sent to it: switch off the echo of the adapter"
 _BUSY = {5: "works on an earlier request", 6: "is busy", 10: "has no way to the unit", 11: "gets no answer of the unit"}
+
+
+class Unit(NamedTuple):
+    """A device of a line: its address there and what it is."""
+
+    id: int
+    profile: ModbusProfile
 
 
 class LineError(Exception):
@@ -74,9 +89,10 @@ class _Device:
     """Written by the thread of the line only; readings and counters are replaced as a whole."""
 
     name: str
-    profile: ModbusProfile
+    unit: Unit
     readings: dict[str, Reading]
     counters: Counters = field(default_factory=Counters)
+    exchange_s: float = math.nan  # duration of the last valid one
     failed_in_row: int = 0
     resume_s: float = 0.0  # monotonic time before which it is left alone
     checked: bool = False  # its expected registers were seen on this connection
@@ -85,20 +101,20 @@ class _Device:
 class ModbusLine:
     """All devices of one line. No call waits for the line, except `close`, for at most 1 s."""
 
-    def __init__(self, line: TcpLine | RtuLine, devices: Mapping[str, ModbusProfile], period_s: float) -> None:
+    def __init__(self, line: TcpLine | RtuLine, devices: Mapping[str, Unit], period_s: float) -> None:
         """Prepare to read every device each period_s, or as fast as the line allows; `open` starts it.
 
         Raises:
             ValueError: two devices of a line have the same unit id, or there are none.
         """
-        if not devices or len({profile.unit_id for profile in devices.values()}) < len(devices):
-            raise ValueError("a line needs devices, each with a unit_id of its own")
+        if not devices or len({unit.id for unit in devices.values()}) < len(devices):
+            raise ValueError("a line needs devices, each with an address of its own")
         self._line = line
         self._period_s = period_s
         self._where = line.path if isinstance(line, RtuLine) else f"{line.host}:{line.port}"
         self._devices = {
-            name: _Device(name, profile, {key: Reading(unit=r.unit) for key, r in profile.channels.items()})
-            for name, profile in devices.items()
+            name: _Device(name, unit, {key: Reading(unit=r.unit) for key, r in unit.profile.channels.items()})
+            for name, unit in devices.items()
         }
         self._message = "not connected yet"
         self._connects = 0
@@ -130,6 +146,10 @@ class ModbusLine:
         """What became of the requests to a device so far."""
         return self._devices[device].counters
 
+    def exchange_s(self, device: str) -> float:
+        """Duration of the exchange that brought the newest readings of a device, s; NaN before the first."""
+        return self._devices[device].exchange_s
+
     def close(self) -> None:
         """Close the line; returns within 1 s. Also for a line that was never opened."""
         if self._thread.is_alive():
@@ -149,8 +169,9 @@ class ModbusLine:
     async def _main(self) -> None:
         supervisor = asyncio.create_task(self._supervise())
         await self._closing.wait()
-        supervisor.cancel()
-        await asyncio.gather(supervisor, return_exceptions=True)
+        while not supervisor.done():  # again: wait_for in Python 3.11 loses a cancellation that meets its result
+            supervisor.cancel()
+            await asyncio.wait([supervisor], timeout=0.02)
         self._down("closed")
 
     async def _supervise(self) -> None:
@@ -188,6 +209,8 @@ class ModbusLine:
                 tick_s = max(tick_s + self._period_s, now_s)  # late: skip, never catch up
                 await asyncio.sleep(tick_s - now_s)
             raise LineError(f"{self._where} closed the connection")
+        except termios.error as error:  # pymodbus lets it pass
+            raise LineError(f"{self._where} refuses this speed, parity or number of stop bits ({error})") from error
         finally:
             client.close()
 
@@ -218,21 +241,21 @@ class ModbusLine:
 
     async def _poll(self, client: AsyncModbusTcpClient | AsyncModbusSerialClient, device: _Device) -> None:
         """One exchange with one device, and the consequences."""
-        profile, count = device.profile, device.counters
+        unit, count = device.unit, device.counters
         asked_s = time.monotonic()
         try:
             if not device.checked:
-                await self._check(client, profile)
+                await self._check(client, unit)
                 device.checked = True
                 asked_s = time.monotonic()
-            first, length = block(profile)
-            fresh = decode(profile, await self._ask(client, profile, first, length), asked_s)
+            first, length = block(unit.profile)
+            fresh = decode(unit.profile, await self._ask(client, unit, first, length), asked_s)
         except _NoAnswerError as reason:
             device.counters = Counters(count.valid, count.failed + 1, count.refused)
             self._report(device, str(reason), Quality.HELD)
             device.failed_in_row += 1
             device.checked = False  # perhaps it was exchanged for another one
-            await self._drain(profile)
+            await self._drain(unit.profile)
             if device.failed_in_row >= SILENT_IN_ROW and len(self._devices) > 1:
                 now_s = time.monotonic()
                 device.resume_s = now_s + (now_s - asked_s) / SHARE_OF_LINE
@@ -246,49 +269,56 @@ class ModbusLine:
             self._report(device, str(reason), Quality.HELD)
         else:
             device.counters = Counters(count.valid + 1, count.failed, count.refused)
+            device.exchange_s = time.monotonic() - asked_s
             device.readings = {name: newest(device.readings[name], reading) for name, reading in fresh.items()}
         device.failed_in_row = 0
 
-    async def _check(self, client: AsyncModbusTcpClient | AsyncModbusSerialClient, profile: ModbusProfile) -> None:
-        for expected in profile.expect:
-            (found,) = await self._ask(client, profile, expected.address, 1)
+    async def _check(self, client: AsyncModbusTcpClient | AsyncModbusSerialClient, unit: Unit) -> None:
+        for expected in unit.profile.expect:
+            (found,) = await self._ask(client, unit, expected.address, 1)
             if found != expected.value:
                 raise _RefusedError(
-                    f"{self._where}, unit {profile.unit_id}: register {expected.address} holds {found}, "
+                    f"{self._where}, unit {unit.id}: register {expected.address} holds {found}, "
                     f"expected {expected.value}: {expected.message}"
                 )
 
     async def _ask(
-        self, client: AsyncModbusTcpClient | AsyncModbusSerialClient, profile: ModbusProfile, first: int, count: int
+        self, client: AsyncModbusTcpClient | AsyncModbusSerialClient, unit: Unit, first: int, count: int
     ) -> list[int]:
         """The registers asked for, from an answer that is one in every respect."""
-        who = f"{self._where}, unit {profile.unit_id}:"
-        read = client.read_holding_registers if profile.function == 3 else client.read_input_registers
+        who = f"{self._where}, unit {unit.id}:"
+        read = client.read_holding_registers if unit.profile.function == 3 else client.read_input_registers
         try:
-            answer = await read(first, count=count, device_id=profile.unit_id)
+            answer = await read(first, count=count, device_id=unit.id)
         except ModbusException:
             raise _NoAnswerError(f"{who} {self._instead()}") from None
-        problem = self._mismatch(answer, profile, client.ctx.next_tid)
+        problem = self._mismatch(answer, unit, client.ctx.next_tid)
         if not problem and answer.isError():
             code = answer.exception_code
             if code in _REFUSALS:
-                text = _REFUSALS[code].format(profile=profile, first=first, last=first + count - 1, count=count)
+                text = _REFUSALS[code].format(profile=unit.profile, first=first, last=first + count - 1, count=count)
                 raise _RefusedError(f"{who} {text}")
             raise _BusyError(f"{who} {_BUSY.get(code, 'answers that it failed')} (exception {code})")
         registers = list(answer.registers)
         if not problem and len(registers) != count:
             problem = f"answered with {len(registers)} registers instead of {count}"
+        # pymodbus reads on behind a wrong count of bytes: the answer has to have come as it would be written
+        plain = struct.pack(f">BBB{len(registers)}H", unit.id, unit.profile.function, 2 * len(registers), *registers)
+        if isinstance(self._line, TcpLine):
+            plain = struct.pack(">HHH", answer.transaction_id, 0, len(plain)) + plain
+        if not problem and plain not in self._heard:
+            problem = "answered with a wrong count of bytes"
         if problem:
             raise _NoAnswerError(f"{who} {problem}")
         return registers
 
-    def _mismatch(self, answer: ModbusPDU, profile: ModbusProfile, transaction: int) -> str:
+    def _mismatch(self, answer: ModbusPDU, unit: Unit, transaction: int) -> str:
         function = answer.function_code & 0x7F
         if self._heard.startswith(self._sent):
             return _ECHO
-        if function != profile.function:
-            return f"answered function {function} instead of {profile.function}"
-        if answer.dev_id != profile.unit_id:
+        if function != unit.profile.function:
+            return f"answered function {function} instead of {unit.profile.function}"
+        if answer.dev_id != unit.id:
             return f"unit {answer.dev_id} answered"
         if answer.transaction_id != transaction:  # 0 on a serial line
             return f"answered transaction {answer.transaction_id} instead of {transaction}"

@@ -17,7 +17,9 @@ import time
 
 import serial
 
-from drivers.sensor import ConditionerProfile, InclinometerProfile, Quality, Reading, judged, newest
+from controller.records import Quality
+from drivers.profile import ConditionerProfile, InclinometerProfile
+from drivers.reading import Reading, judged, newest
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ PERIOD_S = 0.01  # a conditioner is not asked more often
 
 _NUMBER = re.compile(rb"[+-]\d{1,8}\.\d{1,6}")
 _AXIS = re.compile(rb"([XY])=([+-]\d\d\.\d{3})")
+_AXIS_BYTES = 11  # with the end of line
 
 
 class ConditionerParser:
@@ -110,6 +113,7 @@ class SerialSensor:
         self._profile = profile
         names = ["value"] if isinstance(profile, ConditionerProfile) else ["x", "y"]
         self._readings = {name: Reading(unit=profile.unit) for name in names}
+        self._exchange_s = math.nan
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"serial {path}", daemon=True)
 
@@ -120,6 +124,11 @@ class SerialSensor:
     def read(self, channel: str) -> Reading:
         """The newest reading of a channel; KeyError for one that the instrument does not have."""
         return self._readings[channel]
+
+    @property
+    def exchange_s(self) -> float:
+        """Duration of the last exchange that brought a value, s; NaN for an instrument that is not asked."""
+        return self._exchange_s
 
     def close(self) -> None:
         """Close the line; returns within 1 s. Also for one that was never opened."""
@@ -161,13 +170,16 @@ class SerialSensor:
     def _listen(self, port: serial.Serial, profile: InclinometerProfile) -> None:
         """Take the pairs that the inclinometer sends by itself."""
         parser = InclinometerParser(profile.pair_s)
+        line = profile.line
+        character_bits = 1 + line.bytesize + (line.parity != "N") + line.stopbits
+        x_s = _AXIS_BYTES * character_bits / line.baudrate  # how long X was on the line: 12.6 ms at 9600 baud
         heard_s = time.monotonic()
         while not self._closing.is_set():
             data = port.read(max(1, port.in_waiting))
             now_s = time.monotonic()
-            for pair in parser.receive(data, now_s):
+            for x, y, arrived_s in parser.receive(data, now_s):
                 heard_s = now_s
-                self._readings = tilt(profile, pair, self._readings)
+                self._readings = tilt(profile, (x, y, arrived_s - x_s), self._readings)
             if now_s - heard_s > profile.timeout_s:
                 self._keep(f"{self._path} sends no complete pair of X and Y", Quality.HELD)
 
@@ -189,6 +201,7 @@ class SerialSensor:
             turn = 0 if value is None else turn + 1
             if value is None:
                 continue
+            self._exchange_s = time.monotonic() - stamp_s
             if complaint:
                 self._keep(complaint, quality)
                 continue

@@ -5,8 +5,6 @@ import math
 import os
 import re
 import time
-from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,42 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import ConfigurationError
+from controller.records import Quality
 from drivers import serial_line
-from drivers.sensor import ConditionerProfile, InclinometerProfile, ModbusProfile, Quality, Reading, load
+from drivers.profile import load
+from drivers.reading import Reading
 from drivers.serial_line import ConditionerParser, InclinometerParser, SerialSensor, judged_status, tilt
 from drivers.virtual.instruments import Conditioner, Inclinometer, PtyLine
+from tests.drivers.lines import DEVICES, instrument, until
 
-DEVICES = Path(__file__).parents[2] / "config" / "devices"
-CELL = load(DEVICES / "dscusb.toml", ConditionerProfile)
-TILT = load(DEVICES / "ags-inclinometer.toml", InclinometerProfile)
+CELL = load(DEVICES / "dscusb.toml")
+TILT = load(DEVICES / "ags-inclinometer.toml")
 DEGREE = math.pi / 180.0
-ENDS_S = 15.0  # how long anything may take that only has to happen
 
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch):
     monkeypatch.setattr(serial_line, "PAUSE_S", 0.05)
     monkeypatch.setattr(serial_line, "DRAIN_S", 0.05)
-
-
-def until(condition, what="it"):
-    end_s = time.monotonic() + ENDS_S
-    while not condition():
-        assert time.monotonic() < end_s, f"{what} never happened"
-        time.sleep(0.002)
-
-
-@contextmanager
-def sensor(tmp_path, device, profile):
-    line = PtyLine(tmp_path / "usb-instrument", device)
-    line.open()
-    driver = SerialSensor(str(line.path), profile)
-    driver.open()
-    try:
-        yield driver, line
-    finally:
-        driver.close()
-        line.close()
 
 
 def quality(driver, expected, channel="value"):
@@ -61,31 +40,33 @@ def quality(driver, expected, channel="value"):
 # ---------------------------------------------------------------- profiles
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("dscusb", ConditionerProfile),
-        ("ags-inclinometer", InclinometerProfile),
-        ("laumas-tlb4", ModbusProfile),
-        ("interface-inf4", ModbusProfile),
-    ],
-)
+KINDS = {
+    "dscusb": "conditioner",
+    "ags-inclinometer": "inclinometer",
+    "laumas-tlb4": "modbus",
+    "interface-inf4": "modbus",
+    "el3356": "bridge-terminal",
+    "el3xxx-legacy": "current-terminal",
+    "el3xxx-extended": "current-terminal",
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
 def test_shipped_profiles_claim_nothing_untried(name, kind):
-    profile = load(DEVICES / f"{name}.toml", kind)
+    profile = load(DEVICES / f"{name}.toml")
     assert profile.name == name and not profile.verified and profile.source
+    assert profile.__struct_config__.tag == kind
 
 
 def test_every_profile_is_tested():
-    assert {path.stem for path in DEVICES.glob("*.toml")} == {
-        "dscusb", "ags-inclinometer", "laumas-tlb4", "interface-inf4",
-    }  # fmt: skip
+    assert {path.stem for path in DEVICES.glob("*.toml")} == set(KINDS)
 
 
 def test_range_of_a_serial_profile_is_checked(tmp_path):
     path = tmp_path / "cell.toml"
     path.write_text((DEVICES / "dscusb.toml").read_text().replace("[-20000.0, 20000.0]", "[1.0, 1.0]"))
     with pytest.raises(ConfigurationError, match="range: found"):
-        load(path, ConditionerProfile)
+        load(path)
 
 
 # ---------------------------------------------------------------- parsers, without a line
@@ -213,7 +194,7 @@ def test_good_tilts_are_plausible(x0, y0, x1, y1, pause_s):
 
 def test_a_force_and_its_age(tmp_path):
     device = Conditioner(value=123.456)
-    with sensor(tmp_path, device, CELL) as (driver, _):
+    with instrument(tmp_path, device, CELL) as (driver, _):
         good = quality(driver, Quality.GOOD)
         assert (good.value, good.unit, good.message) == (123.456, "N", "")
         device.value = -50.0
@@ -227,7 +208,7 @@ def test_a_force_and_its_age(tmp_path):
 )
 def test_a_conditioner_that_does_not_answer_keeps_its_value(tmp_path, fault, sentence):
     device = Conditioner(value=10.0)
-    with sensor(tmp_path, device, CELL) as (driver, _):
+    with instrument(tmp_path, device, CELL) as (driver, _):
         quality(driver, Quality.GOOD)
         setattr(device, fault, True)
         held = quality(driver, Quality.HELD)
@@ -244,7 +225,7 @@ def test_a_conditioner_that_does_not_answer_keeps_its_value(tmp_path, fault, sen
 )
 def test_status_stops_belief_until_it_is_clear(tmp_path, status, expected):
     device = Conditioner(value=10.0)
-    with sensor(tmp_path, device, CELL) as (driver, _):
+    with instrument(tmp_path, device, CELL) as (driver, _):
         quality(driver, Quality.GOOD)
         device.status = status
         quality(driver, expected)
@@ -258,7 +239,7 @@ def test_status_stops_belief_until_it_is_clear(tmp_path, status, expected):
 def test_a_force_out_of_range_is_bad(tmp_path):
     device = Conditioner(value=10.0)
     profile = msgspec.structs.replace(CELL, range=(-100.0, 100.0))
-    with sensor(tmp_path, device, profile) as (driver, _):
+    with instrument(tmp_path, device, profile) as (driver, _):
         quality(driver, Quality.GOOD)
         device.value = 101.0
         bad = quality(driver, Quality.BAD)
@@ -267,7 +248,7 @@ def test_a_force_out_of_range_is_bad(tmp_path):
 
 def test_unplugged_and_plugged_again(tmp_path):
     device = Conditioner(value=10.0)
-    with sensor(tmp_path, device, CELL) as (driver, line):
+    with instrument(tmp_path, device, CELL) as (driver, line):
         quality(driver, Quality.GOOD)
         before = line.path.readlink()
         line.plugged = False
@@ -314,7 +295,7 @@ def test_nothing_there_and_close_of_what_was_never_opened(tmp_path):
 
 def test_both_angles(tmp_path):
     device = Inclinometer(1.5, -2.25)
-    with sensor(tmp_path, device, TILT) as (driver, _):
+    with instrument(tmp_path, device, TILT) as (driver, _):
         x = quality(driver, Quality.GOOD, "x")
         y = driver.read("y")
         assert (x.value, y.value) == pytest.approx((1.5 * DEGREE, -2.25 * DEGREE))
@@ -327,7 +308,7 @@ def test_both_angles(tmp_path):
 )
 def test_an_inclinometer_without_pairs_keeps_its_angles(tmp_path, fault):
     device = Inclinometer(1.5, -2.25)
-    with sensor(tmp_path, device, TILT) as (driver, _):
+    with instrument(tmp_path, device, TILT) as (driver, _):
         quality(driver, Quality.GOOD, "x")
         usual = {name: getattr(device, name) for name in fault}
         for name, value in fault.items():
@@ -344,7 +325,7 @@ def test_an_inclinometer_without_pairs_keeps_its_angles(tmp_path, fault):
 
 def test_two_seconds_of_noise(tmp_path):
     device = Inclinometer(1.5, -2.25)
-    with sensor(tmp_path, device, TILT) as (driver, _):
+    with instrument(tmp_path, device, TILT) as (driver, _):
         quality(driver, Quality.GOOD, "x")
         device.noise = True
         seen = set()
