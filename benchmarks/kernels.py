@@ -17,7 +17,7 @@ from controller.mechanism import dynamics, kinematics, posture
 from controller.mechanism.model import build, home_pose
 from controller.records import RequestKind, Timing, channels, pack
 from controller.settings import load_machine
-from tests.machines import MACHINES, NOTHING, Bench, ask
+from tests.machines import CELLS, MACHINES, NOTHING, Bench, ask
 from tests.oracles import pinocchio_tree as oracle
 
 ROUNDS = 15
@@ -54,7 +54,7 @@ def main() -> None:
     bench.ready()
     bench.step(ask(RequestKind.SINE, 0.05 * np.ones(6), frequency_hz=0.3))
     bench.run(150)
-    row = np.empty(len(channels(6)))
+    row = np.empty(len(channels(6, CELLS)))
     samples = []
     bench.broken = lambda sample: samples.append(sample) or sample
     bench.run(1)

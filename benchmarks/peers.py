@@ -31,7 +31,7 @@ from controller.mechanism.model import build
 from controller.mechanism.spatial import Vec, add, cross, dot, solve, symmetric, triple
 from controller.records import Array, RequestKind, Timing, channels, pack
 from controller.settings import load_machine
-from tests.machines import MACHINES, NOTHING, Bench, ask
+from tests.machines import CELLS, MACHINES, NOTHING, Bench, ask
 from tests.oracles import pinocchio_tree as oracle
 
 ROUNDS = 151
@@ -331,7 +331,7 @@ def whole_cycle() -> None:
     samples: list[Any] = []
     bench.broken = lambda sample: samples.append(sample) or sample
     bench.run(1)
-    row, state, sample = np.empty(len(channels(6))), bench.state, samples[-1]
+    row, state, sample = np.empty(len(channels(6, CELLS))), bench.state, samples[-1]
 
     def call() -> None:
         _, output = cycle(bench.setup, state, sample, NOTHING)

@@ -48,13 +48,23 @@ def _parser() -> argparse.ArgumentParser:
 
     run = command("run", _run, "the service: control, gateway, and the virtual cell and broker the site asks for")
     run.add_argument("site", type=Path, metavar="SITE.toml")
-    run.add_argument("--demo", action="store_true", help="ready, move and stop without an operator")
+    instead = run.add_mutually_exclusive_group()
+    instead.add_argument("--demo", action="store_true", help="ready, move and stop without an operator")
+    instead.add_argument("--shadow", action="store_true", help="beside another controller: send the PLC nothing")
+    instead.add_argument("--check-move", action="store_true", help="move slowly, compare load cells and tilt, end")
+    instead.add_argument("--replayed", type=Path, metavar="RECORDING", help="a recording in place of the machine")
     run.add_argument("--duration", type=_seconds, default=math.inf, metavar="S", help="end by itself after S seconds")
     run.add_argument("--json", action="store_true", help="print the summary as one JSON object on standard output")
 
     plant = command("plant", _plant, "the virtual cell alone: virtual CX5130 with the simulated machine behind it")
     plant.add_argument("site", type=Path, metavar="SITE.toml")
     plant.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+
+    fault = command("fault", _fault, "switch a fault of the running virtual cell; without a name it lists them")
+    fault.add_argument("site", type=Path, metavar="SITE.toml")
+    fault.add_argument("name", nargs="?", default="", metavar="FAULT")
+    fault.add_argument("value", nargs="?", default="", metavar="VALUE", help="a value, or off")
+    fault.add_argument("--for", type=_seconds, default=0.0, dest="for_s", metavar="S", help="end by itself")
 
     check = command("check", _check, "validate a machine or site file, check the geometry, report limits")
     check.add_argument("file", type=Path, metavar="FILE.toml")
@@ -72,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("recording", type=Path, metavar="RECORDING")
 
     request = command("request", _request, "an operator request to the running service")
-    request.add_argument("kind", choices=["ready", "move", "sine", "stop", "off", "acknowledge"])
+    request.add_argument("kind", choices=["ready", "move", "sine", "stop", "off", "acknowledge", "tare"])
     request.add_argument("values", nargs="*", metavar="COORDINATE=VALUE", help="such as z_m=0.9 yaw_rad=0.1")
     request.add_argument("--site", type=Path, default=Path("config/sites/simulation.toml"), metavar="SITE.toml")
     request.add_argument("--speed-share", type=float, default=1.0)
@@ -114,7 +124,8 @@ def _run(options: Any) -> int:
 
     code, failure = 0, ""
     try:
-        summary = app.run(files, options.site, options.demo, options.duration)
+        recording = app.Recording(options.replayed, *_recording(options.replayed)) if options.replayed else None
+        summary = app.run(files, options.demo, options.duration, options.shadow, recording, options.check_move)
     except RunError as error:
         code, failure, summary = error.exit_code, str(error), error.summary
     finally:
@@ -147,13 +158,16 @@ def _plant(options: Any) -> int:
     import asyncio
 
     from controller.service.realtime import priority_of_thread
-    from drivers.virtual import cx5130
+    from drivers.fitting import fit
+    from drivers.virtual import cell
     from drivers.virtual.plant import Plant
+
+    fittings = fit(files)
 
     # a PLC is a real-time device: its twin gets priority too, below the controller's
     priority_of_thread(max(files.site.realtime.priority - 10, 0))
     try:
-        asyncio.run(cx5130.serve(files.site, files.machine, Plant(files.machine, files.site.virtual_cell)))
+        asyncio.run(cell.serve(files, fittings, Plant(files.machine, files.site.virtual_cell)))
     except OSError as error:
         raise ConfigurationError(
             f"{options.site}: ads.address: cannot listen at {files.site.ads.address}: {error.strerror}"
@@ -197,9 +211,34 @@ def _follow(parent: int | None) -> None:
         end_with_parent(parent)
 
 
+def _fault(options: Any) -> int:
+    import msgspec
+
+    from controller.datagram import ask
+    from controller.errors import DeviceError
+    from controller.settings import load_site
+    from drivers.virtual.faults import Reply, Switching
+
+    cell = load_site(options.site).site.virtual_cell
+    if cell is None or not cell.control:
+        raise ConfigurationError(f"{options.site}: virtual_cell.control: this key is missing, so no cell listens")
+    asked = Switching(options.name, options.value, options.for_s)
+    try:
+        reply = msgspec.json.decode(ask(Path(cell.control), msgspec.json.encode(asked), 3.0), type=Reply)
+    except TimeoutError:
+        raise DeviceError(f"the virtual cell at {cell.control} did not answer within 3 s") from None
+    except OSError:
+        raise DeviceError(f"no virtual cell listens at {cell.control}: is `pkm plant` or `pkm run` running?") from None
+    if not reply.done:
+        raise ConfigurationError(reply.text)
+    print(reply.text)  # noqa: T201
+    return 0
+
+
 def _check(options: Any) -> int:
     from controller.commands.check import report
 
+    logging.basicConfig(level=logging.ERROR)  # what the drivers warn of stands in the report
     return report(options.file, options.connect, sys.stdout)
 
 
@@ -214,16 +253,23 @@ def _table(options: Any) -> int:
     return 0
 
 
-def _replay(options: Any) -> int:
-    from controller.commands.replay import replay
+def _recording(path: Path) -> tuple[dict[str, Any], Any]:
+    """Meta and rows of a recording."""
     from controller.gateway.recorder import read
 
     try:
-        meta, _, rows = read(options.recording)
+        meta, _, rows = read(path)
     except FileNotFoundError:
-        raise ConfigurationError(f"{options.recording}: no such recording") from None
+        raise ConfigurationError(f"{path}: no such recording") from None
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
+    return meta, rows
+
+
+def _replay(options: Any) -> int:
+    from controller.commands.replay import replay
+
+    meta, rows = _recording(options.recording)
     difference = replay(meta, rows, options.recording)
     if difference is None:
         print(f"{len(rows)} ticks replayed, no differing bit")  # noqa: T201

@@ -19,6 +19,7 @@ from controller.records import (
     Link,
     Mode,
     Output,
+    Quality,
     Request,
     RequestKind,
     Sample,
@@ -26,19 +27,23 @@ from controller.records import (
 )  # fmt: skip
 from controller.safety.faults import TRIPPING, Effect, effect_of
 from controller.safety.limits import guard, judge_motion, judge_sample
+from controller.safety.sensors import judge_sensors
 from controller.safety.supervisor import Condition, admit, next_mode
-from controller.state import Health, Setup, State
+from controller.state import Health, Rest, Setup, State
 
 FROZEN_AFTER = 4  # ticks with fresh answers whose task counter stands still
 LATE, TRIP_LEVEL = 2, 10  # leaky bucket: +2 a skipped tick, -1 a tick in time: five skipped in a row trip it
 HIGHEST_HZ = 5.0
 PATH_SAMPLES = 60
+TARE_TICKS = 50  # at rest before a tare; the mean is taken over at most four times as many
 PLAN_TRIES = 4
 
 UNUSABLE = Fault.SAMPLE_NOT_FINITE | Fault.STATUS_STALE
+SILENT = Fault.LINK_LOST | Fault.STATUS_LATE | Fault.STATUS_STALE
 POWERED = (Mode.READY, Mode.ACTIVE, Mode.STOPPING)
 
 
+@np.errstate(all="ignore")  # numbers that are not finite become faults, not warnings on a terminal nobody reads
 def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple[State, Output]:
     """One tick: what to send now, and what to remember."""
     now_s = sample.tick * setup.period_s  # absolute ticks: a late wake-up does not bend the path
@@ -51,7 +56,7 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
         measured = estimate(setup.machine, sample.length_m, sample.length_m_s, state.x_guess, twist)
         faults |= judge_motion(sample, measured, setup.limits, state.latched)
     x_guess, twist = (state.x_guess, state.twist_rad) if measured is UNKNOWN else (measured.pose, twist)
-    health, unwell = judge_health(setup, state, sample)
+    health, unwell = judge_health(setup, state, sample, bool(faults & SILENT))
     faults |= unwell
 
     # what is asked for, and may it be
@@ -90,21 +95,25 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
         mode, latched = Mode.FAULT, False
     faults |= found | (state.faults if mode is Mode.FAULT else Fault.NONE)
 
+    tared = verdict is Verdict.ACCEPTED and request.kind is RequestKind.TARE
+    tare_n = state.rest.cell_error_n if tared else state.tare_n
+    rest = compare_at_rest(setup, state, sample, mode, legs.cell_n)
     both_follow = command.axis_mode is AxisMode.FOLLOW and state.command.axis_mode is AxisMode.FOLLOW
     step_m_s = both_follow * (command.position_m - state.command.position_m) / elapsed_s
     following_error_m = sample.setpoint_m - sample.length_m
     return (
         State(
-            mode, plan, reference, x_guess, twist, command, step_m_s, sample.tick, health, latched, off_wanted, faults,
+            mode, plan, reference, x_guess, twist, command, step_m_s, sample.tick, health, rest, tare_n, latched,
+            off_wanted, faults,
         ),
         Output(
             mode, command, measured, reference, legs.actuator_n, legs.cell_n, following_error_m,
-            faults, acted, request.id, verdict,
+            faults, acted, tare_n, request.id, verdict,
         ),
     )  # fmt: skip
 
 
-def judge_health(setup: Setup, state: State, sample: Sample) -> tuple[Health, Fault]:
+def judge_health(setup: Setup, state: State, sample: Sample, plc_silent: bool) -> tuple[Health, Fault]:
     """What the counters over ticks say about PLC task, drives and loop."""
     last, faults = state.health, Fault.NONE
     ticks = max(sample.tick - state.tick, 1)
@@ -126,7 +135,8 @@ def judge_health(setup: Setup, state: State, sample: Sample) -> tuple[Health, Fa
     late_bucket = min(max(last.late_bucket + (LATE * (ticks - 1) or -1), 0), TRIP_LEVEL)
     if late_bucket >= TRIP_LEVEL:
         faults |= Fault.OVERRUN
-    return Health(sample.plc_cycle, frozen_ticks, late_bucket, enabling_s), faults
+    invalid_ticks, lost = judge_sensors(setup.watch, sample, plc_silent, last.invalid_ticks, ticks)
+    return Health(sample.plc_cycle, frozen_ticks, late_bucket, enabling_s, invalid_ticks), faults | lost
 
 
 def take(
@@ -149,10 +159,36 @@ def take(
                 wanted = Condition.OFF_WANTED
             case RequestKind.ACKNOWLEDGE:
                 wanted = Condition.ACKNOWLEDGED
+            case RequestKind.TARE:
+                verdict = judge_tare(setup, state.rest)
             case _:
                 verdict, plan = plan_motion(setup, state, request)
                 wanted = Condition.MOTION_WANTED if verdict is Verdict.ACCEPTED else Condition.NONE
     return verdict, wanted, plan
+
+
+def judge_tare(setup: Setup, rest: Rest) -> Verdict:
+    """Whether what the load cells read too much at rest may be taken for their zero."""
+    if rest.ticks < TARE_TICKS:
+        return Verdict.NOT_READY
+    fitted = setup.cells >= 0
+    error_n = np.abs(rest.cell_error_n[fitted])
+    if not fitted.any() or not np.isfinite(error_n).all():
+        return Verdict.NO_CELLS
+    small = np.all(error_n <= setup.control.tare_limit * setup.cell_capacity_n[fitted])
+    return Verdict.ACCEPTED if small else Verdict.TARE_TOO_LARGE
+
+
+def compare_at_rest(setup: Setup, state: State, sample: Sample, mode: Mode, model_cell_n: Array) -> Rest:
+    """The running mean of what the load cells read more than the model says; it begins anew with every motion."""
+    if not (mode is Mode.READY and state.latched) or len(sample.sensor) == 0:
+        return state.rest if state.rest.ticks == 0 else Rest(0, np.zeros_like(model_cell_n))
+    good = (setup.cells >= 0) & (sample.sensor_quality[setup.cells] == Quality.GOOD)
+    error_n = np.where(good, sample.sensor[setup.cells], np.nan) - model_cell_n
+    ticks = state.rest.ticks + 1
+    mean_n = state.rest.cell_error_n + (error_n - state.rest.cell_error_n) / min(ticks, 4 * TARE_TICKS)
+    # a cell that had no valid value begins with the next one that has; without a valid value there is no mean
+    return Rest(ticks, np.where(np.isfinite(mean_n), mean_n, error_n))
 
 
 def plan_motion(setup: Setup, state: State, request: Request) -> tuple[Verdict, Plan]:

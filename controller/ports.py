@@ -1,8 +1,11 @@
 """What the loop needs from the world."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from controller.records import Command, Sample
+
+SensorReader = Callable[[Sample, float], Sample]  # the sample with what the sensors show at that monotonic time
 
 
 class LegDriver(Protocol):

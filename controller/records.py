@@ -5,7 +5,8 @@ telemetry all use the names, units and meanings of `channels()`. Integers and fl
 Arrays inside records are read-only; `n` is the number of legs, poses are x y z yaw pitch roll (m, rad).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
@@ -13,6 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+
+
+def _none() -> Array:
+    return np.empty(0)
+
 
 POSE = ("x_m", "y_m", "z_m", "yaw_rad", "pitch_rad", "roll_rad")
 
@@ -37,6 +43,7 @@ class RequestKind(IntEnum):
     STOP = 4  # controlled stop, then hold
     OFF = 5  # controlled stop, then drives off
     ACKNOWLEDGE = 6  # clear a latched fault whose cause is gone
+    TARE = 7  # make the load cells read what the model says of this pose at rest
 
 
 class Verdict(IntEnum):
@@ -51,6 +58,8 @@ class Verdict(IntEnum):
     FAULT_STANDS = 6  # the cause of the fault is still there
     NO_LINK = 7  # no valid sample from the PLC
     OUT_OF_RANGE = 8  # a number of the request makes no sense
+    NO_CELLS = 9  # no load cells, or not all of them give valid values
+    TARE_TOO_LARGE = 10  # measured and modelled force differ by more than a tare may hide
 
 
 class Link(IntEnum):
@@ -59,6 +68,15 @@ class Link(IntEnum):
     DOWN = 0  # no link; reconnecting in the background
     LATE = 1  # the last exchange was not answered in time, the link is kept
     UP = 2  # the last exchange was answered
+
+
+class Quality(IntEnum):
+    """What the value of a sensor is worth."""
+
+    NONE = 0  # there never was a valid value
+    BAD = 1  # the device itself, or the plausible range, says that it does not measure now
+    HELD = 2  # an old value: the device or the line gives no new one
+    GOOD = 3
 
 
 class Fault(IntFlag):
@@ -81,6 +99,8 @@ class Fault(IntFlag):
     PROPOSAL_NOT_FINITE = 1 << 13
     OVERRUN = 1 << 14
     STATUS_LATE = 1 << 15
+    SENSOR_DEGRADED = 1 << 16
+    SENSOR_LOST = 1 << 17
 
 
 class Limit(IntFlag):
@@ -120,7 +140,10 @@ class Sample:
     length_m_s: Array  # (n,)
     setpoint_m: Array  # (n,) interpolated by the PLC at the moment of length_m
     drive_n: Array  # (n,) force the drives put into the axes
-    cell_n: Array  # (n,) load cells, > 0 compression
+    # the k sensors of the site in its order: last valid value (NaN before the first), its age, Quality of now
+    sensor: Array = field(default_factory=_none)
+    sensor_age_s: Array = field(default_factory=_none)
+    sensor_quality: Array = field(default_factory=_none)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +201,7 @@ class Output:
     following_error_m: Array  # (n,) PLC set-point minus length
     faults: Fault
     limits: Limit
+    tare_n: Array  # (n,) what the load cells read too much, by the last tare
     request_id: int  # of the request this tick answered, 0 for none
     verdict: Verdict
 
@@ -217,8 +241,39 @@ def _leg_channels(n: int, name: str, unit: str, meaning: str) -> list[Channel]:
     return [Channel(name.format(i=i), unit, f"leg {i}: {meaning}") for i in range(1, n + 1)]
 
 
-def channels(n: int) -> list[Channel]:
-    """The columns of a stored tick of a machine with n legs, in storage order: inputs, outputs, timing."""
+SENSORS: dict[str, tuple[str, str]] = {  # what a site may measure beside the PLC's axes; {i} is the number of a leg
+    "cell_{i}": ("N", "load cell, > 0 compression"),
+    "head_pressure_{i}": ("Pa", "pressure in the chamber of the cylinder without the rod"),
+    "rod_pressure_{i}": ("Pa", "pressure in the chamber of the cylinder with the rod"),
+    "tilt_x": ("rad", "inclination of the platform's x axis, > 0 when it points up"),
+    "tilt_y": ("rad", "inclination of the platform's y axis, > 0 when it points up"),
+}
+
+
+def sensors_of(n: int) -> dict[str, tuple[str, str]]:
+    """Name, unit and meaning of every sensor that a machine with n legs can have."""
+    return {
+        name.format(i=i): (unit, f"leg {i}: {meaning}" if "{i}" in name else meaning)
+        for name, (unit, meaning) in SENSORS.items()
+        for i in (range(1, n + 1) if "{i}" in name else (0,))
+    }
+
+
+def _sensor_channels(n: int, names: Sequence[str]) -> list[Channel]:
+    known = {name: known for name, known in sensors_of(n).items() if name in names}
+    codes = ", ".join(f"{v.value} {v.name}" for v in Quality)
+    return [
+        *(Channel(f"{name}_{known[name][0].lower()}", *known[name]) for name in names),
+        *(Channel(f"{name}_age_s", "s", "age of that value") for name in names),
+        *(Channel(f"{name}_quality", "code", f"what it is worth: {codes}") for name in names),
+    ]
+
+
+def channels(n: int, sensors: Sequence[str] = ()) -> list[Channel]:
+    """The columns of a stored tick of a machine with n legs and these sensors: inputs, outputs, timing in this order.
+
+    `sensors` are names of `sensors_of(n)`.
+    """
     return [
         # Sample
         Channel("tick", "1", "deadlines since the start, skipped ones included"),
@@ -236,7 +291,7 @@ def channels(n: int) -> list[Channel]:
         *_leg_channels(n, "length_{i}_m_s", "m/s", "measured rate"),
         *_leg_channels(n, "setpoint_{i}_m", "m", "set-point interpolated by the PLC"),
         *_leg_channels(n, "drive_{i}_n", "N", "force the drive puts into the axis, > 0 extends"),
-        *_leg_channels(n, "cell_{i}_n", "N", "load cell, > 0 compression"),
+        *_sensor_channels(n, sensors),
         # Request
         Channel(
             "request_kind",
@@ -267,6 +322,7 @@ def channels(n: int) -> list[Channel]:
         *_leg_channels(n, "following_error_{i}_m", "m", "PLC set-point minus measured length"),
         Channel("faults", "flags", ", ".join(f"{v.value} {v.name}" for v in Fault if v)),
         Channel("limits", "flags", ", ".join(f"{v.value} {v.name}" for v in Limit if v)),
+        *_leg_channels(n, "tare_{i}_n", "N", "what the load cell reads too much, by the last tare"),
         Channel("answer_id", "1", "id of the request answered in this tick, 0 for none"),
         Channel("verdict", "code", ", ".join(f"{v.value} {v.name}" for v in Verdict)),
         # Timing
@@ -278,30 +334,26 @@ def channels(n: int) -> list[Channel]:
     ]
 
 
-def input_width(n: int) -> int:
-    """How many leading columns of a row are inputs of the cycle (Sample and Request)."""
-    return _HEAD + 5 * n + 10
-
-
 def timing_width() -> int:
     """How many trailing columns of a row are timing, which no cycle produces."""
     return 5
 
 
 def pack(row: Array, sample: Sample, request: Request, output: Output, timing: Timing) -> None:
-    """Write one tick into `row` (len(channels(n)),), in the order of `channels`."""
+    """Write one tick into `row` (len(channels(n, sensors)),), in the order of `channels`."""
     command, estimate, reference = output.command, output.estimate, output.reference
     parts: tuple[tuple[float, ...] | Array, ...] = (
         (sample.tick, sample.t_s, sample.link, sample.age_s, sample.plc_cycle, sample.seq_echo,
          sample.plc_state, sample.plc_error, sample.plc_stopped, sample.drives_enabled, sample.drives_fault),
-        sample.length_m, sample.length_m_s, sample.setpoint_m, sample.drive_n, sample.cell_n,
+        sample.length_m, sample.length_m_s, sample.setpoint_m, sample.drive_n,
+        sample.sensor, sample.sensor_age_s, sample.sensor_quality,
         (request.kind, request.id), request.pose, (request.speed_share, request.frequency_hz),
         (output.mode, command.seq, command.axis_mode),
         command.position_m, command.velocity_m_s, command.force_n,
         estimate.pose, estimate.rate, (estimate.iterations, estimate.residual_m, estimate.condition),
         reference.pose, reference.rate, reference.acceleration,
         output.model_n, output.model_cell_n, output.following_error_m,
-        (output.faults, output.limits, output.request_id, output.verdict),
+        (output.faults, output.limits), output.tare_n, (output.request_id, output.verdict),
         (timing.lateness_s, timing.cycle_s, timing.exchange_s, timing.skipped, timing.dropped),
     )  # fmt: skip
     at = 0
@@ -311,16 +363,17 @@ def pack(row: Array, sample: Sample, request: Request, output: Output, timing: T
         at = end
 
 
-def unpack_inputs(row: Array, n: int) -> tuple[Sample, Request]:
-    """The inputs of the cycle from a stored row: what `pack` wrote, bit for bit."""
-    head = row[:_HEAD].tolist()
-    legs = row[_HEAD : _HEAD + 5 * n].reshape(5, n)
-    tail = row[_HEAD + 5 * n : input_width(n)]
+def unpack_inputs(row: Array, n: int, k: int = 0) -> tuple[Sample, Request]:
+    """The inputs of the cycle from a stored row of n legs and k sensors: what `pack` wrote, bit for bit."""
+    head, at = row[:_HEAD].tolist(), _HEAD + 4 * n
+    legs, sensors = row[_HEAD:at].reshape(4, n), row[at : at + 3 * k].reshape(3, k)
+    tail = row[at + 3 * k :]
     sample = Sample(
         tick=int(head[0]), t_s=head[1], link=Link(int(head[2])), age_s=head[3], plc_cycle=int(head[4]),
         seq_echo=int(head[5]), plc_state=int(head[6]), plc_error=int(head[7]),
         plc_stopped=bool(head[8]), drives_enabled=bool(head[9]), drives_fault=bool(head[10]),
-        length_m=legs[0], length_m_s=legs[1], setpoint_m=legs[2], drive_n=legs[3], cell_n=legs[4],
+        length_m=legs[0], length_m_s=legs[1], setpoint_m=legs[2], drive_n=legs[3],
+        sensor=sensors[0], sensor_age_s=sensors[1], sensor_quality=sensors[2],
     )  # fmt: skip
     request = Request(
         kind=RequestKind(int(tail[0])), id=int(tail[1]), pose=tail[2:8],

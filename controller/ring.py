@@ -15,6 +15,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from controller.records import Array
@@ -22,6 +23,7 @@ from controller.records import Array
 MAGIC = b"PKMRING1"
 _FIXED = struct.Struct("<8sQQQQQQ")
 _WRITTEN, _CLOSED = 4, 5  # index of the 8-byte words that change
+_MOST_ROWS = 2**53  # more than can be written in a million years: such a count is damaged
 
 
 class RingWriter:
@@ -42,6 +44,7 @@ class RingWriter:
         self._words = np.frombuffer(self._map, np.uint64, 7)
         self._rows = np.frombuffer(self._map, np.float64, capacity * columns, header).reshape(capacity, columns)
         self._capacity = capacity
+        self.columns = columns
         self.written = 0
         fresh.replace(path)  # readers of the previous session keep their own file
 
@@ -63,11 +66,20 @@ class RingReader:
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < _FIXED.size:
+                raise ValueError(f"{path}: not a ring file")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if len(self._map) < _FIXED.size or self._map[: len(MAGIC)] != MAGIC:
-            raise ValueError(f"{path}: not a ring file")
-        _, header, columns, capacity, _, _, self.writer_pid = _FIXED.unpack_from(self._map)
-        self.meta: dict[str, Any] = json.loads(self._map[_FIXED.size : header].rstrip(b"\0"))
+        magic, header, columns, capacity, written, _, self.writer_pid = _FIXED.unpack_from(self._map)
+        if (
+            magic != MAGIC
+            or not (header >= _FIXED.size and columns and capacity and written < _MOST_ROWS)
+            or header + capacity * columns * 8 != len(self._map)
+        ):
+            raise ValueError(f"{path}: not a ring file, or a damaged one")
+        try:
+            self.meta = msgspec.json.decode(self._map[_FIXED.size : header].rstrip(b"\0"), type=dict[str, Any])
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise ValueError(f"{path}: the description in this ring file is damaged") from None
         self.capacity = int(capacity)
         self._words = np.frombuffer(self._map, np.uint64, 7)
         self._rows = np.frombuffer(self._map, np.float64, capacity * columns, header).reshape(capacity, columns)

@@ -183,7 +183,7 @@ class Leg(Table, frozen=True):
 class Machine(Table, frozen=True, kw_only=True):
     """A machine file."""
 
-    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]*$")]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*\Z")]
     title: str = ""
     source: str = ""
     gravity_m_s2: Vector = (0.0, 0.0, -9.81)
@@ -212,10 +212,79 @@ def effective_leg(machine: Machine, index: int) -> Legs:
 class Ads(Table, frozen=True, kw_only=True):
     """The CX5130: where its ADS server is and how long one request may take."""
 
-    ams_net_id: Annotated[str, Meta(pattern=r"^\d{1,3}(\.\d{1,3}){5}$")]
+    ams_net_id: Annotated[str, Meta(pattern=r"^((25[0-5]|2[0-4]\d|[01]?\d{1,2})(\.(?!\Z)|\Z)){6}\Z")]  # 6 x 0 ... 255
     ams_port: Port = 851
     address: str
     timeout_s: Annotated[float, Meta(ge=0.005, le=1.0)] = 0.02
+
+
+ShortTime = Annotated[float, Meta(gt=0.0, le=0.1)]
+
+
+class PlcLine(Table, frozen=True, kw_only=True, tag_field="kind", tag="plc"):
+    """The analogue terminals of the CX5130; the channels of such a device are numbers of inputs, from 1."""
+
+
+class TcpLine(Table, frozen=True, kw_only=True, tag_field="kind", tag="tcp"):
+    """Modbus TCP, a gateway to several units included."""
+
+    host: str
+    port: Port = 502
+    timeout_s: ShortTime = 0.1
+
+
+class RtuLine(Table, frozen=True, kw_only=True, tag_field="kind", tag="rtu"):
+    """Modbus RTU; `path` below /dev/serial/by-id, because the short names change when an adapter is plugged again."""
+
+    path: str
+    baudrate: Annotated[int, Meta(ge=1200, le=1000000)] = 38400
+    parity: Literal["N", "E", "O"] = "N"
+    stopbits: Literal[1, 2] = 1
+    timeout_s: ShortTime = 0.1
+
+
+class SerialLine(Table, frozen=True, kw_only=True, tag_field="kind", tag="serial"):
+    """A serial line with one instrument, whose profile says how bytes travel; `path` as in RtuLine."""
+
+    path: str
+
+
+class Device(Table, frozen=True, kw_only=True):
+    """An instrument: what it is (a profile, path relative to the site file) and where it is plugged in."""
+
+    profile: str
+    line: PlcLine | TcpLine | RtuLine | SerialLine
+    unit_id: Annotated[int, Meta(ge=1, le=247)] = 1  # of a Modbus device
+    period_s: Annotated[float, Meta(ge=0.001, le=60.0)] = 0.01  # a Modbus device is asked this often, at most
+
+
+class BridgeCalibration(Table, frozen=True, kw_only=True, tag_field="kind", tag="bridge"):
+    """The certificate of a load cell with a strain-gauge bridge, and what it read without a load."""
+
+    rated_n: Positive
+    sensitivity_mv_v: Annotated[float, Meta(gt=0.0, le=10.0)]  # at the rated load
+    zero_mv_v: float = 0.0
+    certificate: str = ""  # serial number and date
+    temperature: str = ""  # in which range it holds
+
+
+class CurrentCalibration(Table, frozen=True, kw_only=True, tag_field="kind", tag="current"):
+    """What a transmitter with 4 to 20 mA means, in the unit of the sensor."""
+
+    at_4_ma: float
+    at_20_ma: float
+    certificate: str = ""
+
+
+class Sensor(Table, frozen=True, kw_only=True):
+    """One measured quantity: a channel of a device. The unit is that of `controller.records.SENSORS`."""
+
+    device: str
+    channel: str
+    max_age_s: Positive = 0.1  # an older value is not valid
+    required: bool = True  # without it no motion starts, and one that runs is stopped
+    sign: Literal[-1, 1] = 1  # -1 where it is mounted or wired the other way round
+    calibration: BridgeCalibration | CurrentCalibration | None = None
 
 
 class Control(Table, frozen=True):
@@ -223,9 +292,11 @@ class Control(Table, frozen=True):
 
     velocity_feedforward: Share = 1.0
     force_feedforward: Share = 1.0
+    screw_compensation: bool = True  # false takes the axis of a UHU leg for its length, the twist of its screw left out
     start_tolerance_m: Positive = 2e-4  # |set-point - length| before a motion may start
     following_error_m: Positive = 0.015  # a larger lag trips
     enable_timeout_s: Positive = 3.0
+    tare_limit: Share = 0.05  # of a load cell's capacity: the largest difference to the model that a tare may take away
 
 
 class RealTime(Table, frozen=True):
@@ -268,13 +339,31 @@ class Broker(Table, frozen=True):
     start: bool = True
 
 
+class Hydraulics(Table, frozen=True, kw_only=True):
+    """Supply, oil and valves of the virtual cell's cylinders; pressures count from that of the air.
+
+    The drop is that over one control edge at the rated flow and full stroke.
+    """
+
+    supply_pa: Positive = 210e5
+    tank_pa: NonNegative = 5e5
+    bulk_modulus_pa: Positive = 1.0e9
+    rated_flow_m3_s: Positive = 6.7e-4
+    rated_drop_pa: Positive = 35e5
+    null_opening: Annotated[float, Meta(ge=1e-4, le=0.1)] = 0.003  # of every edge with the spool at rest
+    valve_time_s: Positive = 0.002
+    leakage_m3_s_pa: NonNegative = 1e-13  # over the piston
+    dead_volume_m3: Positive = 5e-5  # of each chamber at its end, lines included
+
+
 class VirtualCell(Table, frozen=True):
     """The virtual CX5130 and its plant, and how the plant differs from the machine file.
 
-    Scales multiply the machine file's numbers; delay is the drive's force (current) loop delay.
+    Scales multiply the machine file's numbers; delay is the force (current) loop delay of motors.
     """
 
     start: bool = True
+    control: str = ""  # a Unix datagram socket for `pkm fault`; empty: none
     seed: Annotated[int, Meta(ge=0)] = 1
     mass_scale: Positive = 1.0
     inertia_scale: Positive = 1.0
@@ -288,15 +377,18 @@ class VirtualCell(Table, frozen=True):
     encoder_resolution_m: NonNegative = 0.0
     force_delay_s: NonNegative = 0.0
     plc_cycle_s: Annotated[float, Meta(ge=0.001, le=0.002)] = 0.002
+    hydraulics: Hydraulics = Hydraulics()
 
 
 class Site(Table, frozen=True, kw_only=True):
     """A site file; `machine` is a path relative to the site file."""
 
-    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]*$")]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*\Z")]
     machine: str
     rate_hz: Annotated[float, Meta(ge=10.0, le=1000.0)] = 100.0
     ads: Ads
+    devices: dict[str, Device] = {}
+    sensors: dict[str, Sensor] = {}
     control: Control = Control()
     realtime: RealTime = RealTime()
     ring: Ring

@@ -3,6 +3,7 @@
 import difflib
 import math
 import re
+import reprlib
 import tomllib
 import typing
 from pathlib import Path
@@ -16,6 +17,9 @@ from controller.records import POSE
 
 T = TypeVar("T")
 
+_SHORT = reprlib.Repr()  # what was found may be a whole file
+_SHORT.maxstring = _SHORT.maxother = 100
+
 
 class SiteFiles(NamedTuple):
     """A site with its machine, and the texts they were read from."""
@@ -25,6 +29,7 @@ class SiteFiles(NamedTuple):
     site_text: str
     machine_text: str
     machine_path: Path
+    path: Path  # of the site file
 
 
 def load_site(path: Path) -> SiteFiles:
@@ -33,11 +38,12 @@ def load_site(path: Path) -> SiteFiles:
     Raises:
         ConfigurationError: with the sentence for the user.
     """
-    site_text = _text(path)
+    site_text = text_of(path)
     site = parse(site_text, schema.Site, path)
+    _check_site(site, path)
     machine_path = path.parent / site.machine
     machine, machine_text = load_machine(machine_path)
-    return SiteFiles(site, machine, site_text, machine_text, machine_path)
+    return SiteFiles(site, machine, site_text, machine_text, machine_path, path)
 
 
 def load_machine(path: Path) -> tuple[schema.Machine, str]:
@@ -46,7 +52,7 @@ def load_machine(path: Path) -> tuple[schema.Machine, str]:
     Raises:
         ConfigurationError: with the sentence for the user.
     """
-    text = _text(path)
+    text = text_of(path)
     machine = parse(text, schema.Machine, path)
     _check_machine(machine, path)
     return machine, text
@@ -60,16 +66,23 @@ def parse(text: str, kind: type[T], path: Path) -> T:
     """
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        _check_values(data, path, "")
+    except RecursionError:
+        raise ConfigurationError(f"{path}: tables or arrays are nested too deeply") from None
+    except ValueError as error:  # an integer of thousands of digits is none of tomllib's own errors
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
-    _check_finite(data, path, "")
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{path}: {_explain(str(error), data, kind)}") from None
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        ConfigurationError: with the sentence for the user.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -80,22 +93,34 @@ def _text(path: Path) -> str:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
 
 
-def _check_finite(value: Any, path: Path, key: str) -> None:
-    """Refuse nan and inf, which TOML allows, wherever they stand."""
+def _check_values(value: Any, path: Path, key: str) -> None:
+    """Refuse what TOML allows and nothing here can take, wherever it stands.
+
+    That is nan and inf, integers of more than 64 bits, NUL in texts, line breaks and the like in keys.
+    """
+    found = expected = ""
     if isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
-            _check_finite(item, path, f"{key}.{name}" if key else name)
+            if not name.isprintable():
+                found, expected = f"the key {_SHORT.repr(name)}", "a name of printable characters"
+            _check_values(item, path, f"{key}.{name}" if key else name)
     elif isinstance(value, list):
         for i, item in enumerate(cast("list[Any]", value)):
-            _check_finite(item, path, f"{key}[{i}]")
+            _check_values(item, path, f"{key}[{i}]")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ConfigurationError(f"{path}: {key}: found {value}, expected a finite number")
+        found, expected = f"{value}", "a finite number"
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        found, expected = "an integer of more than 64 bits", "a smaller number"
+    elif isinstance(value, str) and "\0" in value:
+        found, expected = _SHORT.repr(value), "a text without NUL"
+    if expected:
+        raise ConfigurationError(f"{path}: {key}: found {found}, expected {expected}")
 
 
 def _explain(message: str, data: dict[str, Any], kind: type) -> str:
     """msgspec's message as key, found, expected; an unknown key gets the nearest known name."""
-    message, _, where = message.partition(" - at `$")
-    key = where.rstrip("`").removeprefix(".")
+    key = _named(message, data, kind)
+    message = message.partition(" - at `$")[0]
     if unknown := re.search(r"unknown field `(.*)`", message):
         name = f"{key}.{unknown[1]}" if key else unknown[1]
         known = _known_keys(kind)
@@ -108,12 +133,38 @@ def _explain(message: str, data: dict[str, Any], kind: type) -> str:
         return f"{key + '.' if key else ''}{missing[1]}: this key is missing"
     found = _at(data, key)
     expected = message.removeprefix("Expected ").split(", got ")[0].replace("`", "")
-    return f"{key}: found {found!r}, expected {expected}"
+    if expected.startswith("Invalid "):
+        expected = "one of the values in config/README.md"
+    return f"{key}: found {_SHORT.repr(found)}, expected {expected}"
+
+
+def _named(message: str, data: dict[str, Any], kind: type) -> str:
+    """The path in msgspec's message, with the keys of maps, which it calls `[...]`.
+
+    It is the first item with which alone in the map the message is the same: `data` keeps nothing else there.
+    """
+    key = message.partition(" - at `$")[2].rstrip("`").removeprefix(".")
+    for _ in range(key.count("[...]")):
+        before, _, after = key.partition("[...]")
+        table = _at(data, before)
+        if not isinstance(table, dict):
+            break
+        items = dict(cast("dict[str, Any]", table))
+        for name, item in items.items():
+            cast("dict[str, Any]", table).clear()
+            table[name] = item
+            key = f"{before}.{name}{after}"
+            try:
+                msgspec.convert(data, kind)
+            except msgspec.ValidationError as error:
+                if str(error) == message:
+                    break
+    return key
 
 
 def _at(data: Any, key: str) -> Any:
-    """The value at a path like `leg[2].base_axis`; a map's key in msgspec's paths is `[...]`."""
-    for name, index in re.findall(r"(\w+)|\[(\d+)\]", key):
+    """The value at a path like `leg[2].base_axis`."""
+    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", key):
         try:
             data = data[int(index)] if index else data[name]
         except (KeyError, IndexError, TypeError):
@@ -134,6 +185,19 @@ def _known_keys(kind: type) -> set[str]:
         else:
             pending.extend(typing.get_args(item))
     return names
+
+
+def _check_site(site: schema.Site, path: Path) -> None:
+    """What types cannot say: numbers inside the addresses."""
+    if max(map(int, site.ads.ams_net_id.split("."))) > 255:
+        raise ConfigurationError(
+            f"{path}: ads.ams_net_id: found {site.ads.ams_net_id!r}, expected six numbers from 0 to 255"
+        )
+    found = re.fullmatch(r"[A-Za-z0-9.-]+(?::([0-9]{1,5}))?", site.ads.address)
+    if found is None or not 0 < int(found[1] or 1) < 65536:
+        raise ConfigurationError(
+            f"{path}: ads.address: found {_SHORT.repr(site.ads.address)}, expected HOST or HOST:PORT"
+        )
 
 
 def _check_machine(machine: schema.Machine, path: Path) -> None:
@@ -183,10 +247,8 @@ def _check_machine(machine: schema.Machine, path: Path) -> None:
 
 def _semidefinite(tensor: schema.Tensor) -> bool:
     """All principal minors of a symmetric 3x3 not negative, rounding aside."""
-    (a, d, e), (_, b, f), (_, _, c) = tensor
-    small = -1e-12 * max(abs(a), abs(b), abs(c))
-    minors = (a, b, c)
+    scale = max(abs(value) for row in tensor for value in row) or 1.0
+    (a, d, e), (_, b, f), (_, _, c) = [[value / scale for value in row] for row in tensor]
     pairs = (a * b - d * d, a * c - e * e, b * c - f * f)
     determinant = a * (b * c - f * f) - d * (d * c - f * e) + e * (d * f - b * e)
-    scale = max(abs(a), abs(b), abs(c))
-    return min(minors) >= small and min(pairs) >= small * scale and determinant >= small * scale**2
+    return min(a, b, c, *pairs, determinant) >= -1e-12

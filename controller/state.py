@@ -1,18 +1,21 @@
 """What the cycle is given once (Setup) and what one tick hands to the next (State)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controller import schema
-from controller.mechanism import kinematics
+from controller.mechanism import kinematics, layout
 from controller.mechanism.drive import build_drives
 from controller.mechanism.layout import Mechanism
 from controller.mechanism.model import build, home_pose
 from controller.motion.trajectory import ZERO, Hold, MotionLimits, Plan, build_motion_limits
 from controller.records import Array, AxisMode, Command, Fault, Mode, Reference
 from controller.safety.limits import Limits, build_limits
+from controller.safety.sensors import Watch, build_watch
 
 
 class Setup(NamedTuple):
@@ -25,6 +28,9 @@ class Setup(NamedTuple):
     control: schema.Control
     home: Array  # (6,)
     period_s: float
+    watch: Watch
+    cells: NDArray[np.intp]  # (n,) which sensor of the site is the load cell of a leg, -1 where there is none
+    cell_capacity_n: Array  # (n,) 0 where there is none
 
 
 class Health(NamedTuple):
@@ -34,6 +40,14 @@ class Health(NamedTuple):
     frozen_ticks: int = 0  # fresh answers with the same counter
     late_bucket: int = 0  # leaky bucket of late ticks
     enabling_s: float = 0.0  # since the drives were asked to come on
+    invalid_ticks: Sequence[int] = ()  # of each sensor, in a row
+
+
+class Rest(NamedTuple):
+    """What the load cells show while the machine stands, compared with the model."""
+
+    ticks: int  # since it stands
+    cell_error_n: Array  # (n,) mean of measured minus model, NaN without a valid cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,8 @@ class State:
     step_m_s: Array  # (n,) leg rate that the last two commands make
     tick: int
     health: Health
+    rest: Rest
+    tare_n: Array  # (n,)
     latched: bool  # the drives are on and the reference is the set-point they hold
     off_wanted: bool
     faults: Fault  # kept while in FAULT
@@ -56,15 +72,22 @@ class State:
 
 def prepare(machine: schema.Machine, site: schema.Site) -> Setup:
     """The setup of a validated machine and site."""
-    period_s = 1.0 / site.rate_hz
+    period_s, n, names = 1.0 / site.rate_hz, len(machine.leg), list(site.sensors)
+    legs = [schema.effective_leg(machine, i) for i in range(n)]
+    mechanism = build(machine)
+    if not site.control.screw_compensation:
+        mechanism.legs[:, layout.SCREW] = 0.0  # axis positions, rates and forces become those of the lengths
     return Setup(
-        machine=build(machine),
+        machine=mechanism,
         drives=build_drives(machine),
         limits=build_limits(machine, site.control, period_s),
         motion=build_motion_limits(machine.platform.motion),
         control=site.control,
         home=home_pose(machine),
         period_s=period_s,
+        watch=build_watch(site),
+        cells=np.array([names.index(f"cell_{i}") if f"cell_{i}" in names else -1 for i in range(1, n + 1)]),
+        cell_capacity_n=np.array([leg.cell.capacity_n if leg.cell else 0.0 for leg in legs]),
     )
 
 
@@ -82,7 +105,9 @@ def initial_state(setup: Setup) -> State:
         command=Command(0, AxisMode.STOP, q, np.zeros(n), np.zeros(n)),
         step_m_s=np.zeros(n),
         tick=0,
-        health=Health(),
+        health=Health(invalid_ticks=[0] * len(setup.watch.required)),
+        rest=Rest(0, np.zeros(n)),
+        tare_n=np.zeros(n),
         latched=False,
         off_wanted=False,
         faults=Fault.NONE,

@@ -7,7 +7,7 @@ import pytest
 
 from controller.records import AxisMode, Fault, Limit, Link, Mode, RequestKind, Sample, Timing, Verdict, channels, pack
 from controller.records import unpack_inputs as unpack
-from tests.machines import Bench, ask
+from tests.machines import CELLS, Bench, ask
 
 UP = np.array([0.03, -0.04, 0.03, 0.1, 0.05, -0.08])
 
@@ -82,7 +82,7 @@ FAULTS = {
     Fault.STATUS_STALE: lambda s: replace(s, age_s=0.13),
     Fault.PLC_STOPPED: lambda s: replace(s, plc_stopped=True),
     Fault.DRIVE: lambda s: replace(s, drives_fault=True),
-    Fault.SAMPLE_NOT_FINITE: lambda s: replace(s, cell_n=np.full(6, np.nan)),
+    Fault.SAMPLE_NOT_FINITE: lambda s: replace(s, drive_n=np.full(6, np.nan)),
     Fault.POSE_UNKNOWN: lambda s: replace(s, length_m=np.array([0.2, 1.5, 0.2, 1.5, 0.2, 1.5])),
     Fault.FOLLOWING_ERROR: lambda s: replace(s, setpoint_m=s.length_m + 0.02),
     Fault.STROKE: lambda s: replace(s, length_m=s.length_m + 0.2, setpoint_m=s.length_m + 0.2),
@@ -208,7 +208,7 @@ def test_force_feed_forward_switches_off_by_the_site_file(bench: Bench) -> None:
 
 
 def test_stored_inputs_come_back_bit_for_bit_and_give_the_same_outputs(bench: Bench) -> None:
-    row = np.empty(len(channels(6)))
+    row = np.empty(len(channels(6, CELLS)))
     seen: list[tuple[Sample, object]] = []
     bench.broken = lambda sample: seen.append((sample, None)) or sample
     bench.ready()
@@ -216,9 +216,9 @@ def test_stored_inputs_come_back_bit_for_bit_and_give_the_same_outputs(bench: Be
     before = bench.state
     output = bench.step(request)
     pack(row, seen[-1][0], request, output, Timing(0.1, 0.2, np.nan, 3, 4))
-    sample, again = unpack(row, 6)
+    sample, again = unpack(row, 6, 6)
     assert (again.kind, again.id, again.frequency_hz) == (request.kind, request.id, request.frequency_hz)
-    for name in ("length_m", "length_m_s", "setpoint_m", "drive_n", "cell_n"):
+    for name in ("length_m", "length_m_s", "setpoint_m", "drive_n", "sensor", "sensor_age_s", "sensor_quality"):
         np.testing.assert_array_equal(getattr(sample, name), getattr(seen[-1][0], name))
     from controller.cycle import cycle
 
@@ -231,7 +231,7 @@ def test_stored_inputs_come_back_bit_for_bit_and_give_the_same_outputs(bench: Be
 def test_nothing_that_is_no_number_reaches_the_wire(bench: Bench) -> None:
     bench.ready()
     bench.step(ask(RequestKind.MOVE, bench.setup.home + UP))
-    for name in ("length_m", "length_m_s", "setpoint_m", "drive_n", "cell_n"):
+    for name in ("length_m", "length_m_s", "setpoint_m", "drive_n", "sensor", "sensor_age_s"):
         for value in (np.nan, np.inf, 1e308, -0.0):
             bench.broken = lambda s, n=name, v=value: replace(s, **{n: np.full(6, v)})
             command = bench.step().command

@@ -1,5 +1,8 @@
 """`pkm check`: validate a file, check the geometry, say what the machine can do, try the devices."""
 
+import math
+import statistics
+import time
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -16,8 +19,21 @@ from controller.mechanism.layout import Mechanism
 from controller.mechanism.model import FREEDOMS, build, home_pose
 from controller.motion.feedforward import leg_demand
 from controller.motion.trajectory import ZERO
-from controller.records import POSE, Array, Reference
-from controller.settings import load_machine, load_site
+from controller.records import POSE, Array, Quality, Reference
+from controller.settings import SiteFiles, load_machine, load_site
+from drivers.ads import LinkError
+from drivers.ads import check as check_plc
+from drivers.fitting import Fitted, Fittings, address, fit
+from drivers.lines import lines_of
+from drivers.modbus import ModbusLine
+from drivers.profile import ConditionerProfile, InclinometerProfile, ModbusProfile, Profile
+from drivers.reading import Reading, judged
+from drivers.serial_line import SerialSensor
+from drivers.terminal import decode
+
+WATCH_S = 2.0  # the instruments are watched for so long
+LOOK_S = 0.001  # less than an exchange with any of them
+RECENT_S = 0.5  # one late answer is counted; without a valid value for longer a device does not answer
 
 
 def report(path: Path, connect: bool, out: TextIO) -> int:
@@ -25,14 +41,16 @@ def report(path: Path, connect: bool, out: TextIO) -> int:
 
     Raises:
         ConfigurationError: if the file cannot be used, with the first reason.
-        DeviceError: if a device does not answer.
+        DeviceError: if devices do not answer, after all were tried; names them.
     """
     if _is_site(path):
         files = load_site(path)
+        fittings = fit(files)
         print(f"site {files.site.name}: valid", file=out)
         _report_machine(files.machine, files.machine_path, out)
-        if connect:
-            _report_plc(files.site, out)
+        _report_fittings(files.site, fittings, out)
+        if connect and (problems := _try_devices(files, fittings, out)):
+            raise DeviceError("; ".join(f"{name}: {problem}" for name, problem in problems.items()))
     elif connect:
         raise ConfigurationError(f"{path}: --connect needs a site file, this is a machine file")
     else:
@@ -97,16 +115,162 @@ def _report_space(machine: schema.Machine, model: Mechanism, home: Array, out: T
         print(f"    {name:<9} {ends[0]:8.3f} {ends[1]:8.3f} {unit}", file=out)
 
 
-def _report_plc(site: schema.Site, out: TextIO) -> None:
-    from drivers.ads import LinkError, check
+def _report_fittings(site: schema.Site, fittings: Fittings, out: TextIO) -> None:
+    """One line for each device and each sensor: what stands in the files, put together."""
+    for name, device in site.devices.items():
+        profile, line = fittings.profiles[name], device.line
+        where = f"{line.__struct_config__.tag} {address(line)}".rstrip()
+        unit = f" unit {device.unit_id}" if isinstance(profile, ModbusProfile) else ""
+        known = "verified" if profile.verified else f"not verified against the instrument ({profile.source})"
+        print(f"device {name}: {profile.name} at {where}{unit}, {known}", file=out)
+    for fitted in fittings.sensors:
+        sensor = site.sensors[fitted.name]
+        required = "required" if sensor.required else "not required"
+        turned = ", turned" if sensor.sign < 0 else ""
+        print(
+            f"sensor {fitted.name}: {fitted.unit} from {fitted.device} channel {fitted.channel}, {required}, "
+            f"{_calibration(sensor, fitted.unit)}{turned}",
+            file=out,
+        )
 
+
+def _calibration(sensor: schema.Sensor, unit: str) -> str:
+    match sensor.calibration:
+        case schema.BridgeCalibration() as cell:
+            text = f"{cell.rated_n:g} N at {cell.sensitivity_mv_v:g} mV/V, zero {cell.zero_mv_v:g} mV/V"
+        case schema.CurrentCalibration() as loop:
+            text = f"{loop.at_4_ma:g} {unit} at 4 mA, {loop.at_20_ma:g} {unit} at 20 mA"
+        case None:
+            return "calibrated in the device"
+    return text + (f" ({sensor.calibration.certificate})" if sensor.calibration.certificate else "")
+
+
+def _try_devices(files: SiteFiles, fittings: Fittings, out: TextIO) -> dict[str, str]:
+    """Print what the PLC and every device answers, and how fast; returns the sentences of those that do not."""
+    lines = lines_of(files.site, fittings.profiles)
+    for line in set(lines.values()):
+        line.open()
     try:
-        found = check(site.ads)
+        status, problem = _try_plc(files.site, out)
+        found = {"PLC": problem}
+        times_s = _watch(lines, fittings) if lines else {}
+        for name, profile in fittings.profiles.items():
+            sensors = [sensor for sensor in fittings.sensors if sensor.device == name]
+            if name in lines:
+                period_s = files.site.devices[name].period_s
+                problem = _report_instrument(name, lines[name], profile, sensors, period_s, times_s[name], out)
+            else:
+                problem = _report_terminals(name, profile, sensors, status, out)
+            found[f"device {name}"] = problem
+    finally:
+        for line in set(lines.values()):
+            line.close()
+    return {name: problem for name, problem in found.items() if problem}
+
+
+def _try_plc(site: schema.Site, out: TextIO) -> tuple[np.void | None, str]:
+    """The status of the PLC, or the sentence why there is none."""
+    try:
+        found = check_plc(site.ads)
     except LinkError as error:
-        raise DeviceError(str(error)) from None
+        print(f"PLC: {error}", file=out)
+        return None, str(error)
     print(
-        f"PLC at {site.ads.address}: answers; symbol version {found.symbol_version}, "
+        f"PLC: {site.ads.address} answers; symbol version {found.symbol_version}, "
         f"read {1e3 * found.median_s:.2f} ms median, {1e3 * found.p99_s:.2f} ms p99, "
         f"{1e3 * found.worst_s:.2f} ms worst of {found.reads}, {found.timeouts} timeouts",
         file=out,
     )
+    return found.status, ""
+
+
+def _channels(profile: Profile) -> list[str]:
+    match profile:
+        case ModbusProfile():
+            return list(profile.channels)
+        case InclinometerProfile():
+            return ["x", "y"]
+        case _:
+            return ["value"]
+
+
+def _watch(lines: dict[str, ModbusLine | SerialSensor], fittings: Fittings) -> dict[str, list[float]]:
+    """Durations of the exchanges that brought valid values, s, by device; of an inclinometer, times between pairs."""
+    found: dict[str, list[float]] = {name: [] for name in lines}
+    last_s = dict.fromkeys(lines, -math.inf)
+    end_s = time.monotonic() + WATCH_S
+    while time.monotonic() < end_s:
+        for name, line in lines.items():
+            newest_s = max(_read(line, name, channel).stamp_s for channel in _channels(fittings.profiles[name]))
+            if newest_s > last_s[name]:
+                found[name].append(_duration_s(line, name, newest_s - last_s[name]))
+                last_s[name] = newest_s
+        time.sleep(LOOK_S)
+    return found
+
+
+def _read(line: ModbusLine | SerialSensor, name: str, channel: str) -> Reading:
+    return line.read(name, channel) if isinstance(line, ModbusLine) else line.read(channel)
+
+
+def _duration_s(line: ModbusLine | SerialSensor, name: str, since_last_s: float) -> float:
+    duration_s = line.exchange_s(name) if isinstance(line, ModbusLine) else line.exchange_s
+    return since_last_s if math.isnan(duration_s) else duration_s
+
+
+def _report_instrument(
+    name: str,
+    line: ModbusLine | SerialSensor,
+    profile: Profile,
+    sensors: list[Fitted],
+    period_s: float,
+    times_s: list[float],
+    out: TextIO,
+) -> str:
+    """Print the line of an instrument; returns the sentence why it is of no use, empty if all is well."""
+    raw = {channel: _read(line, name, channel) for channel in _channels(profile)}
+    readings = {sensor.name: _in_unit(sensor, raw[sensor.channel]) for sensor in sensors} or raw
+    for reading in readings.values():
+        if reading.quality is Quality.BAD or reading.age_s(time.monotonic()) > RECENT_S + period_s:
+            problem = reading.message or "hangs: no new value comes"
+            print(f"device {name}: {problem}", file=out)
+            return problem
+    values = ", ".join(f"{name} {reading.value:.6g} {reading.unit}" for name, reading in readings.items())
+    finite_s = [value for value in times_s if math.isfinite(value)] or [math.nan]  # the first pair has none before it
+    what = "between pairs" if isinstance(profile, InclinometerProfile) else "an exchange"
+    failed = ""
+    if isinstance(line, ModbusLine):
+        counters = line.counters(name)
+        failed = f", {counters.failed} failed, {counters.refused} refused"
+    print(
+        f"device {name}: answers; {1e3 * statistics.median(finite_s):.2f} ms {what} median, "
+        f"{1e3 * max(finite_s):.2f} ms worst of {len(finite_s)}{failed}; {values}",
+        file=out,
+    )
+    return ""
+
+
+def _report_terminals(name: str, profile: Profile, sensors: list[Fitted], status: np.void | None, out: TextIO) -> str:
+    """Print the inputs of terminals as the PLC has them; returns the sentence why they are of no use, or nothing."""
+    if status is None or isinstance(profile, ModbusProfile | ConditionerProfile | InclinometerProfile):
+        problem = "its terminals are seen through the PLC, which does not answer"
+        print(f"device {name}: {problem}", file=out)
+        return problem
+    problems: list[str] = []
+    print(f"device {name}: answers with the status of the PLC", file=out)
+    for sensor in sensors:
+        index = int(sensor.channel) - 1
+        counts, bits = int(status["input_raw"][index]), int(status["input_status"][index])
+        reading = _in_unit(sensor, decode(profile, counts, bits, time.monotonic(), Reading()))
+        text = reading.message or f"{reading.value:.6g} {reading.unit}"
+        print(f"  {sensor.name}: input {sensor.channel} raw {counts} status {bits}: {text}", file=out)
+        if reading.message:
+            problems.append(f"{sensor.name}: {reading.message}")
+    return ", ".join(problems)
+
+
+def _in_unit(sensor: Fitted, raw: Reading) -> Reading:
+    """The reading of a channel as that of its sensor."""
+    if raw.quality is not Quality.GOOD:
+        return raw
+    return judged(sensor.gain * raw.value + sensor.offset, sensor.unit, sensor.plausible, raw.stamp_s)

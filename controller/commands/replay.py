@@ -31,7 +31,8 @@ def replay(meta: dict[str, Any], rows: Array, source: Path) -> Difference | None
     """
     machine = parse(meta["machine_toml"], schema.Machine, source)
     site = parse(meta["site_toml"], schema.Site, source)
-    columns = channels(len(machine.leg))
+    sensors = list(site.sensors)
+    columns = channels(len(machine.leg), sensors)
     if [list(channel) for channel in columns] != [list(channel) for channel in meta["channels"]]:
         raise ConfigurationError(
             f"{source}: recorded by version {meta['version']}, whose channels this version does not know"
@@ -46,7 +47,7 @@ def replay(meta: dict[str, Any], rows: Array, source: Path) -> Difference | None
     unused = Timing(0.0, 0.0, 0.0, 0, 0)
     produced = slice(0, len(columns) - timing_width())
     for index, row in enumerate(rows):
-        sample, request = unpack_inputs(row, len(machine.leg))
+        sample, request = unpack_inputs(row, len(machine.leg), len(sensors))
         state, output = cycle(setup, state, sample, request)
         pack(again, sample, request, output, unused)
         # compared as bits: NaN equals itself, 0.0 and -0.0 differ

@@ -5,6 +5,8 @@ Everything is read and computed before the first byte is written: bad input leav
 
 import csv
 import math
+import re
+import reprlib
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
@@ -20,6 +22,12 @@ from controller.records import POSE, Array
 RESIDUAL_M = 1e-6  # lengths of more legs than freedoms must agree to this
 MANIFOLD = 1e-6  # m or rad, likewise of rates and accelerations
 TILT_AND_TORSION = ("azimuth_rad", "tilt_rad", "torsion_rad")
+# what Python takes for a number besides, such as 1_0, is none in a table
+_FLOAT = r"([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan))"
+# np.float64(0.5) is how NumPy 2 prints a scalar of its own, and so it stands in many a file
+_NUMBER = re.compile(rf"{_FLOAT}|np\.float64\({_FLOAT}\)", re.ASCII | re.IGNORECASE)
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 60
 WRENCH = ("fx_n", "fy_n", "fz_n", "mx_nm", "my_nm", "mz_nm")
 RATES = tuple(f"{name}_s" for name in POSE)
 ACCELERATIONS = tuple(f"{name}_s2" for name in POSE)
@@ -33,22 +41,25 @@ class Table:
     """
 
     def __init__(self, source: Iterable[str]) -> None:
-        reader = csv.reader(source)
-        self._header = [name.strip() for name in next(reader, list[str]())]
+        reader = csv.reader(source, strict=True)
+        try:
+            lines = [(reader.line_num, row) for row in reader]
+        except csv.Error as error:
+            raise ConfigurationError(f"line {reader.line_num}: no line of a CSV file, {error}") from None
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"line {reader.line_num + 1} or later: not text in UTF-8") from None
+        self._header = [name.strip() for name in lines[0][1]] if lines else list[str]()
         if not self._header:
             raise ConfigurationError("line 1: empty input, expected a header line with column names")
         for name in self._header:
             if self._header.count(name) > 1:
-                raise ConfigurationError(f"line 1: column {name} stands there twice")
-        self._rows: list[tuple[int, list[str]]] = []
-        for row in reader:
-            if not row:
-                continue
+                raise ConfigurationError(f"line 1: column {_SHORT.repr(name)} stands there twice")
+        self._rows = [(line, row) for line, row in lines[1:] if row]
+        for line, row in self._rows:
             if len(row) != len(self._header):
                 raise ConfigurationError(
-                    f"line {reader.line_num}: found {len(row)} values, expected {len(self._header)} as in the header"
+                    f"line {line}: found {len(row)} values, expected {len(self._header)} as in the header"
                 )
-            self._rows.append((reader.line_num, row))
 
     def __contains__(self, name: str) -> bool:
         return name in self._header
@@ -92,7 +103,7 @@ def legs(machine: schema.Machine, source: Iterable[str], target: TextIO) -> None
         for i, name in enumerate(names)
         for suffix, values in (("", l), ("_s", ld), ("_s2", ldd))
     ]
-    _write(target, table.time() + columns + _motor_columns(machine, model, motion))
+    _write(target, table, columns + _motor_columns(machine, model, motion))
 
 
 def forces(machine: schema.Machine, source: Iterable[str], target: TextIO) -> None:
@@ -114,7 +125,7 @@ def forces(machine: schema.Machine, source: Iterable[str], target: TextIO) -> No
     columns += [(f"cell_{i + 1}_n", _texts(f_cell[:, i])) for i in range(n) if schema.effective_leg(machine, i).cell]
     if all(schema.effective_leg(machine, i).kind in ("UPS", "UPRU") for i in range(n)):
         columns += _lateral_columns(model, motion)
-    _write(target, table.time() + columns)
+    _write(target, table, columns)
 
 
 def pose(machine: schema.Machine, source: Iterable[str], target: TextIO) -> None:
@@ -149,7 +160,7 @@ def pose(machine: schema.Machine, source: Iterable[str], target: TextIO) -> None
     columns = [(name, _texts(x[:, j])) for j, name in enumerate(POSE)]
     columns.append(("iterations", [str(int(count)) for count in extra[:, 0]]))
     columns += [("residual_m", _texts(extra[:, 1])), ("condition", _texts(extra[:, 2]))]
-    _write(target, table.time() + columns)
+    _write(target, table, columns)
 
 
 Motion = tuple[Array, Array, Array]
@@ -235,13 +246,12 @@ def _home_lengths(machine: schema.Machine, model: Mechanism) -> Array:
 
 
 def _number(text: str, line: int, column: str) -> float:
-    try:
-        # np.float64(0.5) is how NumPy 2 prints a scalar of its own, and so it stands in many a file
-        value = float(text.strip().removeprefix("np.float64(").removesuffix(")"))
-    except ValueError:
-        raise ConfigurationError(f"line {line}, column {column}: found {text!r}, expected a number") from None
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        raise ConfigurationError(f"line {line}, column {column}: found {_SHORT.repr(text)}, expected a number")
+    value = float(found[1] or found[2])
     if not math.isfinite(value):
-        raise ConfigurationError(f"line {line}, column {column}: found {text.strip()}, expected a finite number")
+        raise ConfigurationError(f"line {line}, column {column}: found {text.strip()[:60]}, expected a finite number")
     return value
 
 
@@ -249,7 +259,14 @@ def _texts(values: Array) -> list[str]:
     return [repr(value) for value in values.tolist()]  # the shortest text that reads back to the same bits
 
 
-def _write(target: TextIO, columns: list[tuple[str, list[str]]]) -> None:
+def _write(target: TextIO, table: Table, columns: list[tuple[str, list[str]]]) -> None:
+    for name, values in columns:
+        for row, text in enumerate(values):
+            if text in ("nan", "inf", "-inf"):
+                raise ConfigurationError(
+                    f"line {table.line(row)}: {name} comes out as {text}, the numbers are too large"
+                )
+    columns = table.time() + columns
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow(name for name, _ in columns)
     writer.writerows(zip(*(values for _, values in columns), strict=True))

@@ -7,7 +7,7 @@ from enum import IntEnum, IntFlag
 import msgspec
 import numpy as np
 
-from controller.records import POSE, Array, Fault, Limit, Link, Mode, RequestKind, Verdict
+from controller.records import POSE, SENSORS, Array, Fault, Limit, Link, Mode, Quality, RequestKind, Verdict
 from controller.safety.faults import FAULTS
 from controller.safety.supervisor import REASONS
 
@@ -22,6 +22,7 @@ class Event(msgspec.Struct, frozen=True):
     values: dict[str, float | None]
 
 
+SENSED = tuple(f"{name}_quality" for name in SENSORS)
 # the channels that show a fault; {i} runs over the legs
 CHANNELS: dict[Fault, tuple[str, ...]] = {
     Fault.LINK_LOST: ("link", "age_s"),
@@ -37,6 +38,8 @@ CHANNELS: dict[Fault, tuple[str, ...]] = {
     Fault.POSE: POSE,
     Fault.OVERSPEED: ("length_{i}_m_s",),
     Fault.OVERFORCE: ("drive_{i}_n", "cell_{i}_n"),
+    Fault.SENSOR_DEGRADED: SENSED,
+    Fault.SENSOR_LOST: SENSED,
     Fault.OVERRUN: ("lateness_s", "cycle_s", "exchange_s", "skipped"),
 }
 LIMITS: dict[Limit, tuple[str, tuple[str, ...]]] = {
@@ -111,6 +114,11 @@ def events(
     mode, old_mode = code_name(Mode, now["mode"]), code_name(Mode, before["mode"]) if before else None
     if mode != old_mode:
         add("mode", mode, f"the mode is {mode}" + (f" after {old_mode}" if old_mode else ""), ("mode",))
+    for column, value in now.items():
+        if column.endswith("_quality") and before and (value == Quality.GOOD) != (before[column] == Quality.GOOD):
+            name, quality = column.removesuffix("_quality"), code_name(Quality, value)
+            shown = [other for other in now if other.startswith(f"{name}_")]
+            add("sensor", name, f"the value of {name} is {quality}", shown)
     for column, kind, meanings, words in _BIT_SETS:
         for name, is_set in _changed(kind, before.get(column, 0.0), now[column]):
             meaning, channels = meanings.get(name, ("its meaning is not known here", ()))

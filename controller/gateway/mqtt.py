@@ -32,7 +32,8 @@ PAUSE_S = (0.5, 10.0)  # before connecting again: first, longest
 # what an operator watches, the most important first; {i} runs over the legs
 LIVE = (
     "mode", "link", "faults", "limits", "drives_enabled", "drives_fault", "plc_state", "plc_error",
-    *POSE, "length_{i}_m", "following_error_{i}_m", "drive_{i}_n", "cell_{i}_n",
+    *POSE, "length_{i}_m", "following_error_{i}_m", "drive_{i}_n", "cell_{i}_n", "cell_{i}_quality",
+    "head_pressure_{i}_pa", "rod_pressure_{i}_pa", "tilt_x_rad", "tilt_y_rad",
     *(f"reference_{name}" for name in POSE), "lateness_s", "cycle_s", "exchange_s", "age_s", "skipped", "dropped",
     "fk_residual_m", "condition", "model_{i}_n", *(f"{name}_s" for name in POSE), "command_{i}_m",
 )  # fmt: skip

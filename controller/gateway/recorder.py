@@ -2,7 +2,8 @@
 
 A run is `<site>-<session>.mcap`, continued in `.part2.mcap` … when the gateway was restarted or a part is full.
 Channel `tick` (ros2msg, cdr): 4 bytes of CDR header, then the row as it stands in the ring; sequence = row index.
-Channel `event` (jsonschema, json). The meta of the session is a metadata record ahead of all data.
+Channel `event` (jsonschema, json). The meta of the session is a metadata record ahead of all data;
+its entry `crc32` is over the others, because MCAP itself protects chunks only.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -66,6 +68,26 @@ def _stored(file: IO[bytes]) -> Iterator[McapRecord]:
                 yield record
 
 
+def _guarded(texts: dict[str, str]) -> dict[str, str]:
+    """Texts for a metadata record, which MCAP protects with no checksum, with one of their own."""
+    return {**texts, "crc32": f"{zlib.crc32(repr(sorted(texts.items())).encode()):08x}"}
+
+
+def _texts(record: Metadata) -> dict[str, str] | None:
+    """What stands in a metadata record; None if it is damaged."""
+    texts = {key: text for key, text in record.metadata.items() if key != "crc32"}
+    return texts if _guarded(texts) == record.metadata else None
+
+
+def _meta_of(record: Metadata) -> dict[str, Any]:
+    """The meta of a session; empty if it is damaged or of something else."""
+    with contextlib.suppress(KeyError, ValueError, TypeError, RecursionError):
+        if texts := _texts(record):
+            rest = json.loads(texts.pop("meta"))
+            return texts | rest
+    return {}
+
+
 def _is_tick(record: McapRecord, channels: dict[int, str]) -> bool:
     if isinstance(record, Channel):
         channels[record.id] = record.topic
@@ -92,8 +114,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[str], Array]:
                     payload += record.data[len(CDR_HEADER) :]
                     indices.append(record.sequence)
                 elif isinstance(record, Metadata) and record.name == "session":
-                    meta = {**record.metadata, **json.loads(record.metadata["meta"])}
-                    del meta["meta"]
+                    meta = meta or _meta_of(record)  # the same in all parts
     columns = [str(channel[0]) for channel in meta.get("channels", ())]
     if not columns or len(payload) != len(indices) * len(columns) * 8:
         raise ValueError(f"{path}: not a recording of this controller, or its beginning is damaged")
@@ -120,9 +141,10 @@ def survey(path: Path) -> Holds | None:
         for record in _stored(file):
             if _is_tick(record, channels) and isinstance(record, Message):
                 rows, next_index = rows + 1, record.sequence + 1
-            elif isinstance(record, Metadata) and record.name == "part":
-                found = True
-                rows_before, next_index = int(record.metadata["rows_before"]), int(record.metadata["first_index"])
+            elif isinstance(record, Metadata) and record.name == "part" and (texts := _texts(record)):
+                with contextlib.suppress(KeyError, ValueError):
+                    rows_before, next_index = int(texts["rows_before"]), int(texts["first_index"])
+                    found = True
             ended = isinstance(record, Footer)
         file.seek(-min(len(MCAP0_MAGIC), path.stat().st_size), os.SEEK_END)
         return Holds(rows, rows_before, next_index, ended and file.read() == MCAP0_MAGIC) if found else None
@@ -159,7 +181,7 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> None:
             writer.add_metadata(record.name, record.metadata)
         elif isinstance(record, Schema) and record.id not in schemas:
             schemas[record.id] = writer.register_schema(record.name, record.encoding, record.data)
-        elif isinstance(record, Channel) and record.id not in channels:
+        elif isinstance(record, Channel) and record.id not in channels and record.schema_id in schemas:
             schema = schemas[record.schema_id]
             channels[record.id] = writer.register_channel(record.topic, record.message_encoding, schema)
         elif isinstance(record, Message) and record.channel_id in channels:
@@ -202,8 +224,9 @@ class Recorder:
         texts = {key: value for key, value in self._meta.items() if isinstance(value, str)}
         rest = {key: value for key, value in self._meta.items() if key not in texts}
         writer.start()
-        writer.add_metadata("session", {**texts, "meta": json.dumps(rest)})
-        writer.add_metadata("part", {"rows_before": str(self.recorded), "first_index": str(self.next_index)})
+        part = {"rows_before": str(self.recorded), "first_index": str(self.next_index)}
+        writer.add_metadata("session", _guarded({**texts, "meta": json.dumps(rest)}))
+        writer.add_metadata("part", _guarded(part))
         fields = "".join(f"# {unit}: {meaning}\nfloat64 {name}\n" for name, unit, meaning in self._meta["channels"])
         event = json.dumps(msgspec.json.schema_components([Event])[1]["Event"])
         self._tick = writer.register_channel(

@@ -9,6 +9,7 @@ from controller.records import Fault
 class Effect(IntEnum):
     """What a fault causes, in rising order."""
 
+    WARN = 0  # told, nothing stops
     STOP = 1  # controlled stop, then hold; a new request may follow
     TRIP = 2  # stop command to the PLC, latched until acknowledged
 
@@ -36,6 +37,8 @@ FAULTS: dict[Fault, Row] = {
     Fault.OVERSPEED: Row(Effect.TRIP, "a leg is faster than its limit"),
     Fault.OVERFORCE: Row(Effect.TRIP, "a drive force is above its limit"),
     Fault.PROPOSAL_NOT_FINITE: Row(Effect.TRIP, "a computed set-point is not a number"),
+    Fault.SENSOR_DEGRADED: Row(Effect.WARN, "a sensor gives no valid value: see the qualities"),
+    Fault.SENSOR_LOST: Row(Effect.STOP, "a sensor that the site requires gives no valid value: see the qualities"),
     Fault.OVERRUN: Row(Effect.STOP, "too many control ticks came late"),
 }
 

@@ -66,7 +66,7 @@ def judge_sample(sample: Sample, limits: Limits) -> Fault:
         faults |= Fault.STATUS_STALE
     elif sample.age_s > limits.late_after_s:
         faults |= Fault.STATUS_LATE
-    if not _finite(sample.length_m, sample.length_m_s, sample.setpoint_m, sample.drive_n, sample.cell_n):
+    if not _finite(sample.length_m, sample.length_m_s, sample.setpoint_m, sample.drive_n):
         faults |= Fault.SAMPLE_NOT_FINITE
     return faults
 

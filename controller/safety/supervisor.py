@@ -66,6 +66,9 @@ REASONS: dict[Verdict, str] = {
     Verdict.FAULT_STANDS: "the cause of a fault is still there",
     Verdict.NO_LINK: "no valid measurement from the PLC",
     Verdict.OUT_OF_RANGE: "one of its numbers makes no sense",
+    Verdict.NO_CELLS: "there are no load cells, or one of them gives no valid value",
+    Verdict.TARE_TOO_LARGE: "measured and modelled force differ by more than control.tare_limit allows: "
+    "another load than in the machine file, a wrong cell or a wrong calibration",
 }
 
 MODES_FOR: dict[RequestKind, frozenset[Mode]] = {
@@ -75,20 +78,22 @@ MODES_FOR: dict[RequestKind, frozenset[Mode]] = {
     RequestKind.STOP: frozenset(Mode),
     RequestKind.OFF: frozenset({Mode.OFF, Mode.READY, Mode.ACTIVE, Mode.STOPPING}),
     RequestKind.ACKNOWLEDGE: frozenset({Mode.FAULT}),
+    RequestKind.TARE: frozenset({Mode.READY}),
 }
+
+
+# the worst effect of a fault with which a request is still possible; WARN where nothing is said
+BEARABLE = {RequestKind.STOP: Effect.TRIP, RequestKind.OFF: Effect.TRIP, RequestKind.ACKNOWLEDGE: Effect.STOP}
 
 
 def admit(mode: Mode, kind: RequestKind, effect: Effect | None, link_up: bool, may_move: bool) -> Verdict:
     """Whether a request fits the present mode and the effect of the faults that stand; not whether its numbers do."""
+    needs_rest = kind in (RequestKind.MOVE, RequestKind.SINE, RequestKind.TARE)
+    worst = Effect.WARN if effect is None else effect
     if mode not in MODES_FOR[kind]:
         return Verdict.WRONG_MODE
     if kind is RequestKind.READY and not link_up:
         return Verdict.NO_LINK
-    if kind in (RequestKind.READY, RequestKind.ACKNOWLEDGE) and effect is Effect.TRIP:
+    if worst > BEARABLE.get(kind, Effect.WARN):
         return Verdict.FAULT_STANDS
-    if kind in (RequestKind.MOVE, RequestKind.SINE):
-        if effect is not None:
-            return Verdict.FAULT_STANDS
-        if not may_move:
-            return Verdict.NOT_READY
-    return Verdict.ACCEPTED
+    return Verdict.NOT_READY if needs_rest and not may_move else Verdict.ACCEPTED

@@ -12,28 +12,36 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from controller import __version__, clock, schema
 from controller.errors import ConfigurationError, DeviceError, RunError
 from controller.lint.geometry import require_sound
-from controller.records import Fault, Mode, Output, Request, RequestKind, Timing, Verdict, channels
+from controller.ports import LegDriver, SensorReader
+from controller.records import Array, Fault, Mode, Output, Request, RequestKind, Sample, Timing, Verdict, channels
 from controller.ring import RingWriter
 from controller.safety.faults import describe
 from controller.safety.supervisor import REASONS
 from controller.service import loop, realtime
+from controller.service.check_move import CheckError, CheckMove
 from controller.service.children import Child, how_it_ended
 from controller.service.demo import Operator, demonstrate
 from controller.service.mailbox import NOTHING, Mailbox
+from controller.service.sensors import Sensors
 from controller.service.statistics import Histogram, RootMeanSquare
 from controller.settings import SiteFiles
 from controller.state import Setup, prepare
 from drivers.ads import AdsDriver, split_address
+from drivers.fitting import Fittings, fit
+from drivers.replayed import ReplayedDriver
+from drivers.shadow import ShadowDriver
 
 log = logging.getLogger(__name__)
 
@@ -45,24 +53,65 @@ FAULT_TICKS = 20  # a demo goes on this long in FAULT, so that the recording sho
 STATUS_EVERY_TICKS = 500
 
 
-def run(files: SiteFiles, site_path: Path, demo: bool, duration_s: float) -> dict[str, Any]:
+class Recording(NamedTuple):
+    """A recording to run from in place of the machine."""
+
+    path: Path
+    meta: dict[str, Any]
+    rows: Array  # (ticks, channels)
+
+
+class World(NamedTuple):
+    """What a run is connected to."""
+
+    driver: LegDriver
+    sensed: SensorReader
+    asked: Callable[[], Request] = lambda: NOTHING  # requests that come with the samples
+
+
+def run(
+    files: SiteFiles,
+    demo: bool,
+    duration_s: float,
+    shadow: bool = False,
+    recording: Recording | None = None,
+    check_move: bool = False,
+) -> dict[str, Any]:
     """Run a site until the duration is over or a signal ends it; returns the summary.
+
+    With `shadow` nothing is sent to the PLC; with a recording there is no PLC, and the run ends with the recording.
+    With `check_move` it ends with the check move, whose findings are in the summary.
 
     Raises:
         PkmError: with the sentence for the user; a RunError carries the summary.
     """
     require_sound(files.machine, files.machine_path)
+    if recording:
+        _require_match(recording, files)
+        files = files._replace(site=msgspec.structs.replace(files.site, virtual_cell=None))
+    fittings = fit(files)
+    for sentence in fittings.unverified():
+        log.warning(sentence)
     with _sole_controller(files.site.ads):
         _require_free_ports(files.site)
-        return _run(files, site_path, demo, duration_s)
+        return _run(files, fittings, demo, duration_s, shadow, recording, check_move)
 
 
-def _run(files: SiteFiles, site_path: Path, demo: bool, duration_s: float) -> dict[str, Any]:
+def _run(
+    files: SiteFiles,
+    fittings: Fittings,
+    demo: bool,
+    duration_s: float,
+    shadow: bool,
+    recording: Recording | None,
+    check_move: bool,
+) -> dict[str, Any]:
     site, machine = files.site, files.machine
     setup = prepare(machine, site)
+    check = CheckMove(files, fittings, setup) if check_move else None
     started_s, started_unix_s = time.monotonic(), time.time()
     session = f"{datetime.fromtimestamp(started_unix_s, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    columns = channels(len(machine.leg))
+    columns = channels(len(machine.leg), list(site.sensors))
     ring = RingWriter(
         Path(site.ring.path),
         len(columns),
@@ -74,54 +123,117 @@ def _run(files: SiteFiles, site_path: Path, demo: bool, duration_s: float) -> di
             "started_unix_s": started_unix_s,
             "started_monotonic_s": started_s,
             "rate_hz": site.rate_hz,
+            "driver": "replayed" if recording else "shadow" if shadow else "ads",
             "legs": len(machine.leg),
+            "sensors": list(site.sensors),
             "channels": [list(channel) for channel in columns],
-            "configuration_sha256": sha256((files.site_text + files.machine_text).encode()).hexdigest(),
+            "configuration_sha256": sha256(_configuration(files, fittings)).hexdigest(),
             "machine_toml": files.machine_text,
             "site_toml": files.site_text,
         },
     )
-    conductor = Conductor(setup, demo, duration_s * site.rate_hz)
-    with _children(site, str(site_path), ring) as (children, outcome):
+    most_ticks = duration_s * site.rate_hz
+    last_tick = min(most_ticks, len(recording.rows)) if recording else most_ticks
+    operator = check.operator() if check else demonstrate(setup) if demo else None
+    conductor = Conductor(operator, most_ticks - WIND_DOWN_TICKS, last_tick)
+    with _children(site, str(files.path), ring) as (children, outcome):
         conductor.children = children
-        driver = AdsDriver(site.ads, len(machine.leg), 1.0 / site.rate_hz, site.control.velocity_feedforward)
-        with closing(driver), closing(Mailbox(Path(site.requests.path))) as mailbox:
-            driver.open()
-            _wait_for_link(driver, site, children)
+        reached = _recorded(recording, files) if recording else _cabinet(files, fittings, shadow, children)
+        with reached as world, closing(Mailbox(Path(site.requests.path))) as mailbox:
             for obtained in realtime.apply(site.realtime):
                 level = logging.INFO if obtained.granted else logging.WARNING
                 log.log(level, "%s: %s (%s)", obtained.wish, "yes" if obtained.granted else "NO", obtained.detail)
                 if site.realtime.required and obtained.asked and not obtained.granted:
                     raise DeviceError(f"{obtained.wish} was not granted ({obtained.detail}), the site requires it")
-            conductor.mailbox = mailbox
-            asyncio.run(_control(setup, driver, ring, conductor, started_s))
+            conductor.mailbox, conductor.asked = mailbox, world.asked
+            if check:
+                world = world._replace(sensed=check.watching(world.sensed))  # noqa: PLW2901
+            asyncio.run(_control(setup, world, ring, conductor, started_s))
     summary = conductor.summary() | {"recorded": outcome.get("recorded", 0), "recording": outcome.get("recording")}
+    summary |= {"check_move": check.summary()} if check else {}
     if conductor.failure:
         raise RunError(conductor.failure, summary)
+    if check and (wrong := check.failure()):
+        raise CheckError(wrong, summary)
     return summary
 
 
-async def _control(setup: Setup, driver: AdsDriver, ring: RingWriter, conductor: "Conductor", start_s: float) -> None:
+def _configuration(files: SiteFiles, fittings: Fittings) -> bytes:
+    """Everything that the run depends on, for the hash that tells two configurations apart."""
+    profiles = msgspec.json.encode(fittings.profiles, order="sorted")
+    return files.site_text.encode() + files.machine_text.encode() + profiles
+
+
+@contextmanager
+def _cabinet(files: SiteFiles, fittings: Fittings, shadow: bool, children: dict[str, Child]) -> Generator[World]:
+    """PLC and instruments of the site, once they answer."""
+    site, legs = files.site, len(files.machine.leg)
+    ads = AdsDriver(site.ads, legs, 1.0 / site.rate_hz, site.control.velocity_feedforward)
+    sensors = Sensors(files, fittings, lambda: ads.reading)
+    with closing(ads), closing(sensors):
+        ads.open()
+        sensors.open()
+        _wait_for_devices(ads, sensors, site, children)
+        if shadow:
+            log.warning("shadow: nothing is sent to the PLC at %s, what would be sent is recorded", site.ads.address)
+        yield World(ShadowDriver(ads) if shadow else ads, sensors.read)
+
+
+@contextmanager
+def _recorded(recording: Recording, files: SiteFiles) -> Generator[World]:
+    """A recording in place of PLC and instruments."""
+    driver = ReplayedDriver(recording.rows, len(files.machine.leg), len(files.site.sensors))
+    log.warning("replayed: %d ticks of %s take the place of the machine", len(recording.rows), recording.path)
+    yield World(driver, _with_its_sensors, driver.request)
+
+
+def _with_its_sensors(sample: Sample, now_s: float) -> Sample:
+    """A recorded sample, which holds the sensors already."""
+    del now_s
+    return sample
+
+
+def _require_match(recording: Recording, files: SiteFiles) -> None:
+    """Refuse a recording of another kind of machine, of other sensors, at another rate or without ticks."""
+    found, site = recording.meta, files.site
+    for what, was, now in (
+        ("legs", found["legs"], len(files.machine.leg)),
+        ("sensors", " ".join(found.get("sensors", ())) or "none", " ".join(site.sensors) or "none"),
+        ("rate_hz", found["rate_hz"], site.rate_hz),
+    ):
+        if was != now:
+            raise ConfigurationError(f"{recording.path}: recorded with {what} {was}, {files.path} has {now}")
+    columns = channels(len(files.machine.leg), list(site.sensors))
+    if [list(channel) for channel in columns] != [list(channel) for channel in found["channels"]]:
+        raise ConfigurationError(
+            f"{recording.path}: recorded by version {found['version']}, whose channels this version does not know"
+        )
+    if not len(recording.rows):
+        raise ConfigurationError(f"{recording.path}: found no ticks, expected at least one")
+
+
+async def _control(setup: Setup, world: World, ring: RingWriter, conductor: "Conductor", start_s: float) -> None:
     events = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         events.add_signal_handler(number, conductor.end)
     ticks = clock.ticks(setup.period_s)
-    await loop.control(setup, ticks, driver, conductor.next_request, ring, conductor.observe, start_s)
+    driver, sensed = world.driver, world.sensed
+    await loop.control(setup, ticks, driver, sensed, conductor.next_request, ring, conductor.observe, start_s)
 
 
 class Conductor:
     """Decides what is asked for and when the run ends, and keeps its figures."""
 
     mailbox: Mailbox
+    asked: Callable[[], Request]
 
-    def __init__(self, setup: Setup, demo: bool, last_tick: float) -> None:
+    def __init__(self, operator: Operator | None, wind_down_tick: float, last_tick: float) -> None:
         self.children: dict[str, Child] = {}
         self.failure = ""
-        self._demo = demo
-        self._operator: Operator | None = demonstrate(setup) if demo else None
+        self._operator, self._alone = operator, operator is not None
         if self._operator:
             next(self._operator)
-        self._last_tick = last_tick
+        self._wind_down_tick, self._last_tick = wind_down_tick, last_tick
         self._ending = self._at_once = False
         self._ending_ticks = 0
         self._asked = NOTHING
@@ -141,17 +253,21 @@ class Conductor:
 
     def next_request(self) -> Request:
         """What is asked for in this tick."""
-        self._asked = self.mailbox.poll()
+        self._asked = self.asked()
+        if not self._asked.kind:
+            self._asked = self.mailbox.poll()
         if self._asked.kind and self._operator:
-            log.warning("an operator took over: the demo ends")
+            log.warning("an operator took over: the built-in one ends")
             self._operator = None
-        if self._ending or self._ticks >= self._last_tick - WIND_DOWN_TICKS:
+        if self._ending or self._ticks >= self._wind_down_tick:
             self._ending_ticks += 1
             if self._output and self._output.mode in (Mode.READY, Mode.ACTIVE):
                 self._asked = Request(RequestKind.OFF, 0, NOTHING.pose)
         elif self._operator and self._output and self._output.mode is not Mode.FAULT:
             try:
                 self._asked = self._operator.send(self._output)
+            except StopIteration:  # it has done all it wanted
+                self.end()
             except RunError as refusal:
                 self.failure = str(refusal)
                 self.end()
@@ -196,7 +312,7 @@ class Conductor:
         if output.mode is Mode.FAULT:
             self._fault_ticks += 1
             cell = self.children.get("plant")
-            hopeless = self._demo or (cell is not None and cell.ended() is not None)
+            hopeless = self._alone or (cell is not None and cell.ended() is not None)
             if over or (hopeless and self._fault_ticks >= FAULT_TICKS):
                 self.failure = f"the run ended in a fault: {describe(output.faults)}"
                 return False
@@ -263,15 +379,20 @@ def _children(
                 children[name].finish(5.0, ask=True)
 
 
-def _wait_for_link(driver: AdsDriver, site: schema.Site, children: dict[str, Child]) -> None:
-    plant = children.get("plant")
+def _wait_for_devices(driver: AdsDriver, sensors: Sensors, site: schema.Site, children: dict[str, Child]) -> None:
+    """Until the PLC answers and every required sensor has a valid value.
+
+    Raises:
+        DeviceError: one of them does not in time, with its sentence.
+    """
+    plant, missing = children.get("plant"), list[str]()
     end_s = time.monotonic() + (CELL_PATIENCE_S if plant else PATIENCE_S)
-    while not driver.is_up:
+    while not driver.is_up or (missing := sensors.complaints(time.monotonic(), site)):
         if plant and (code := plant.ended()) is not None:
             reason = f"the virtual cell {how_it_ended(code)} before it answered"
             raise ConfigurationError(reason) if code == ConfigurationError.exit_code else DeviceError(reason)
         if time.monotonic() > end_s:
-            raise DeviceError(driver.message)
+            raise DeviceError("; ".join(missing) if driver.is_up else driver.message)
         time.sleep(0.02)
 
 

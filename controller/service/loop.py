@@ -8,8 +8,8 @@ import numpy as np
 
 from controller.clock import Tick
 from controller.cycle import cycle
-from controller.ports import LegDriver
-from controller.records import AxisMode, Command, Mode, Output, Request, Timing, channels, pack
+from controller.ports import LegDriver, SensorReader
+from controller.records import AxisMode, Command, Mode, Output, Request, Timing, pack
 from controller.ring import RingWriter
 from controller.state import Setup, initial_state
 
@@ -20,6 +20,7 @@ async def control(
     setup: Setup,
     clock: AsyncIterator[Tick],
     driver: LegDriver,
+    sensed: SensorReader,
     next_request: Callable[[], Request],
     ring: RingWriter,
     observe: Observer,
@@ -31,13 +32,13 @@ async def control(
     """
     state = initial_state(setup)
     n = len(setup.limits.length_min_m)
-    row = np.empty(len(channels(n)))
+    row = np.empty(ring.columns)
     skipped, cycle_s = 0, 0.0
     try:
         async for tick in clock:
             begin_s = tick.deadline_s + tick.lateness_s
             skipped += tick.skipped
-            sample = driver.read(tick.number, begin_s, start_s)
+            sample = sensed(driver.read(tick.number, begin_s, start_s), begin_s)
             request = next_request()
             last_mode = state.mode
             state, output = cycle(setup, state, sample, request)

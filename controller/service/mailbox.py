@@ -4,9 +4,6 @@ A datagram is JSON: {"id": 1, "kind": "move", "pose": {...}, "speed_share": 0.5}
 own socket once a tick has judged it. At most one request is taken a tick; the socket's queue holds the rest.
 """
 
-import os
-import socket
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -14,11 +11,11 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from controller.datagram import MOST_BYTES, ask, listen
 from controller.errors import ConfigurationError, DeviceError
 from controller.records import POSE, Output, Request, RequestKind, Verdict
 from controller.safety.supervisor import REASONS
 
-MOST_BYTES = 4096
 NOTHING = Request(RequestKind.NONE, 0, np.zeros(6))
 
 
@@ -44,7 +41,7 @@ class Answer(msgspec.Struct):
 def request_of(message: Message) -> Request:
     """The record of a message. ValueError with a sentence if a word in it is unknown."""
     kind = message.kind.upper()
-    if kind not in RequestKind.__members__ or kind == "NONE":
+    if kind not in RequestKind.__members__ or kind == "NONE" or not message.kind.isascii():  # ſ is an S in upper case
         raise ValueError(f"kind: found {message.kind!r}, expected one of {[k.name.lower() for k in RequestKind if k]}")
     if unknown := set(message.pose) - set(POSE):
         raise ValueError(f"pose: unknown coordinate {min(unknown)!r}, expected {', '.join(POSE)}")
@@ -58,18 +55,11 @@ class Mailbox:
     """The listening side. `poll` and `answer` never wait."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            path.unlink()
         self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        before = os.umask(0o177)
         try:
-            self._socket.bind(str(path))
+            self._socket = listen(path)
         except OSError as error:
-            raise ConfigurationError(f"requests.path: cannot listen at {path}: {error.strerror}") from None
-        finally:
-            os.umask(before)
+            raise ConfigurationError(f"requests.path: cannot listen at {path}: {error.strerror or error}") from None
         self._decoder = msgspec.json.Decoder(Message)
         self._sender: str | None = None
         self.refused = 0  # datagrams that were no request
@@ -77,18 +67,22 @@ class Mailbox:
     def poll(self) -> Request:
         """The next request, or NOTHING."""
         try:
-            data, sender = self._socket.recvfrom(MOST_BYTES)
+            data, sender = self._socket.recvfrom(MOST_BYTES + 1)
         except OSError:
             return NOTHING
         try:
-            message = self._decoder.decode(data)
-            request = request_of(message)
+            request = self._decoded(data)
         except (msgspec.DecodeError, ValueError) as error:
             self.refused += 1
             self._send(Answer(0, "REFUSED", "", str(error)), sender)
             return NOTHING
         self._sender = sender
         return request
+
+    def _decoded(self, data: bytes) -> Request:
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"found more than {MOST_BYTES} bytes, expected a short request")
+        return request_of(self._decoder.decode(data))
 
     def answer(self, output: Output) -> None:
         """Tell the sender of the request that this tick judged."""
@@ -114,13 +108,9 @@ def send(path: Path, message: Message, timeout_s: float = 1.0) -> Answer:
     Raises:
         DeviceError: if no service listens or none answers.
     """
-    with tempfile.TemporaryDirectory(prefix="pkm-") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
-        own.bind(f"{folder}/answer")
-        own.settimeout(timeout_s)
-        try:
-            own.sendto(msgspec.json.encode(message), str(path))
-            return msgspec.json.decode(own.recv(MOST_BYTES), type=Answer)
-        except TimeoutError:
-            raise DeviceError(f"the controller at {path} did not answer within {timeout_s:g} s") from None
-        except OSError:
-            raise DeviceError(f"no controller listens at {path}: is `pkm run` running?") from None
+    try:
+        return msgspec.json.decode(ask(path, msgspec.json.encode(message), timeout_s), type=Answer)
+    except TimeoutError:
+        raise DeviceError(f"the controller at {path} did not answer within {timeout_s:g} s") from None
+    except OSError:
+        raise DeviceError(f"no controller listens at {path}: is `pkm run` running?") from None

@@ -3,7 +3,7 @@
     Slave, RtuBus, Conditioner, Inclinometer    bytes in -> bytes out with the time they are due, no I/O
     TcpServer, PtyLine                          a thread each that carries the bytes over a socket or a pty
 
-A pty has no speed: RtuBus delays its answers by the time that request and answer would take on a real line.
+A pty has no speed: with a `baudrate` an answer comes when its last byte would have come over a real line.
 """
 
 import errno
@@ -29,6 +29,7 @@ from pathlib import Path
 import numpy as np
 from pymodbus.framer.rtu import FramerRTU
 
+FORGET_S = 0.2  # how often a pty forgets the settings of whoever opened it
 TURN_S = 0.002  # how often a line looks for new bytes and bytes that are due
 
 Due = tuple[float, bytes]  # monotonic time, what to send then
@@ -63,6 +64,7 @@ class Slave:
     delay_s: float = 0.0  # of LATE
     exception: int = 2  # of EXCEPTION
     requests: int = 0
+    status: int = 0  # further bits of its status word
 
     def answer(self, request: bytes) -> bytes:
         """The answer, both without address and checksum."""
@@ -86,6 +88,7 @@ class RtuBus:
 
     slaves: Sequence[Slave]
     baudrate: float = math.inf
+    character_bits: int = 10  # 8N1; 11 with parity or a second stop bit
     dice: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
     received: bytes = b""
 
@@ -117,7 +120,7 @@ class RtuBus:
             unit_id = slave.unit_id + 1 if behaviour is Behaviour.WRONG_UNIT else slave.unit_id
             answer = bytes([unit_id]) + slave.answer(frame[1:6])
             answer += FramerRTU.compute_CRC(answer).to_bytes(2, "big")
-        bits = 10 * (len(frame) + len(answer) + 7)  # 8N1, two pauses of 3.5 characters
+        bits = self.character_bits * (len(frame) + len(answer) + 7)  # two pauses of 3.5 characters
         return [(now_s + bits / self.baudrate + (slave.delay_s if behaviour is Behaviour.LATE else 0.0), answer)]
 
 
@@ -132,6 +135,7 @@ class Conditioner:
     refuses: bool = False
     halves: bool = False  # answers break off in the middle
     noise: bool = False  # sends random bytes all the time, also instead of answers
+    baudrate: float = math.inf
     dice: np.random.Generator = field(default_factory=lambda: np.random.default_rng(2))
     received: bytes = b""
 
@@ -140,8 +144,12 @@ class Conditioner:
         *requests, self.received = (self.received + data).split(b"\r")
         if self.noise:
             return [(now_s, self.dice.bytes(8))]
-        answers = [self._answer(request) for request in requests if not self.silent]
-        return [(now_s, answer[: len(answer) // 2] if self.halves else answer) for answer in answers]
+        due: list[Due] = []
+        for request in requests if not self.silent else []:
+            answer = self._answer(request)
+            now_s += 10 * (len(request) + 1 + len(answer)) / self.baudrate  # 8N1
+            due.append((now_s, answer[: len(answer) // 2] if self.halves else answer))
+        return due
 
     def _answer(self, request: bytes) -> bytes:
         words = {b"!%03d:SYS?" % self.station: self.value, b"!%03d:STAT?" % self.station: float(self.status)}
@@ -156,6 +164,7 @@ class Inclinometer:
     y_deg: float = 0.0
     period_s: float = 0.05
     gap_s: float = 0.0  # from the line of X to that of Y
+    baudrate: float = math.inf
     silent: bool = False
     noise: bool = False
     without_y: bool = False
@@ -169,11 +178,13 @@ class Inclinometer:
             return [(now_s, self.dice.bytes(8))]
         if self.silent or now_s < self.next_s:
             return []
-        self.next_s = now_s + self.period_s
+        self.next_s = now_s + self.period_s - (now_s - self.next_s) % self.period_s  # late: skip, but do not drift
         lines = [b"%s=%+07.3f\r\n" % item for item in ((b"X", self.x_deg), (b"Y", self.y_deg))]
         if self.halves:
             lines = [line[len(line) // 2 :] for line in lines]
-        return [(now_s, lines[0])] if self.without_y else [(now_s, lines[0]), (now_s + self.gap_s, lines[1])]
+        line_s = 121 / self.baudrate  # 11 characters, 8E1
+        due = [(now_s + line_s, lines[0]), (now_s + 2 * line_s + self.gap_s, lines[1])]
+        return due[:1] if self.without_y else due
 
 
 class PtyLine:
@@ -210,6 +221,13 @@ class PtyLine:
         self.path.symlink_to(os.ttyname(slave))
         self._ends = master, slave
 
+    def _forget_speed(self) -> None:
+        """A pty has neither speed nor parity, and refuses settings that change nothing: an opener must find others."""
+        if self._ends:
+            attributes = termios.tcgetattr(self._ends[1])
+            attributes[4] = attributes[5] = termios.B50
+            termios.tcsetattr(self._ends[1], termios.TCSANOW, attributes)
+
     def _unplug(self) -> None:
         if self._ends:
             self.path.unlink()
@@ -219,6 +237,7 @@ class PtyLine:
 
     def _run(self) -> None:
         pending: list[Due] = []
+        forget_s = 0.0
         while not self._closing.is_set():
             if self.plugged != self.is_plugged:
                 self._plug() if self.plugged else self._unplug()
@@ -228,6 +247,9 @@ class PtyLine:
                 continue
             master = self._ends[0]
             now_s = time.monotonic()
+            if now_s > forget_s:
+                self._forget_speed()
+                forget_s = now_s + FORGET_S
             wait_s = min(max(pending[0][0] - now_s, 0.0), TURN_S) if pending else TURN_S
             data = b""
             if select.select([master], [], [], wait_s)[0]:
@@ -248,11 +270,11 @@ class PtyLine:
 class TcpServer:
     """A Modbus TCP server, or a gateway when it has several slaves."""
 
-    def __init__(self, slaves: Sequence[Slave], port: int = 0) -> None:
+    def __init__(self, slaves: Sequence[Slave], port: int = 0, host: str = "127.0.0.1") -> None:
         self.slaves = slaves
         self.hangs_up = False  # accepts and closes at once
         self.connections = 0
-        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener = socket.create_server((host, port))
         self.port: int = self._listener.getsockname()[1]
         self._dice = np.random.default_rng(4)
         self._closing = threading.Event()

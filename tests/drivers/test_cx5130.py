@@ -3,20 +3,25 @@
 import asyncio
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from controller import clock, schema
 from controller.records import AxisMode
-from controller.settings import load_machine
+from controller.settings import SiteFiles, load_machine
 from drivers.exchange import COMMAND, LAYOUT_VERSION, STATUS, DriveStatus, PlcError, PlcState
-from drivers.virtual import ams, cx5130
+from drivers.fitting import Fittings
+from drivers.virtual import ams, cx5130, servo
+from drivers.virtual.cell import Cell as VirtualCell
+from drivers.virtual.cell import Journal, run
+from drivers.virtual.plc_program import REACHED_M, axes_of
 from tests.machines import MACHINES
 
 MACHINE = load_machine(MACHINES / "6-upru.toml")[0]
 ADS = schema.Ads(ams_net_id="127.0.0.1.20.1", address="127.0.0.1:48899")
-AXES = cx5130.axes_of(MACHINE)
+AXES = axes_of(MACHINE)
 CYCLE_S = 0.002
 PERIOD_S = 0.010
 MIDDLE_M = 0.93
@@ -30,7 +35,7 @@ class Masses:
         self.mass_kg = np.broadcast_to(np.asarray(mass_kg, dtype=float), 6)
         self.load_n = load_n
         self.position_m, self.velocity_m_s = np.full(6, MIDDLE_M), np.zeros(6)
-        self.cell_n = np.zeros(6)
+        self.cell_n, self.held_n = np.zeros((2, 6))
         self.time_s = 0.0
         self.late = [np.zeros(6)] * delay
 
@@ -67,7 +72,7 @@ class Cell:
         self.twin = self.cx.twin
         self.command = np.frombuffer(self.cx.device.symbols[0].data, COMMAND)
         self.status = np.frombuffer(self.cx.device.symbols[1].data, STATUS)
-        self.journal = cx5130.Journal(self.twin)
+        self.journal = Journal(self.twin)
         self.lines = []
         self.p, self.v = [self.twin.p], [self.twin.v]  # set-points of every cycle
 
@@ -126,7 +131,7 @@ class Cell:
         assert np.abs(v).max() <= AXES.speed_m_s[0] + 1e-9
         assert np.abs(np.diff(v, axis=0)).max() <= AXES.quick_m_s2[0] * CYCLE_S + 1e-9
         # Position and speed belong together: the drives see no step either.
-        assert np.abs(np.diff(p, axis=0) - 0.5 * CYCLE_S * (v[1:] + v[:-1])).max() <= 2.0 * cx5130.REACHED_M
+        assert np.abs(np.diff(p, axis=0) - 0.5 * CYCLE_S * (v[1:] + v[:-1])).max() <= 2.0 * REACHED_M
 
 
 def sine(amplitude_m=0.05, frequency_hz=0.8, turn=0.7):
@@ -402,7 +407,7 @@ def test_no_command_at_all_gets_the_set_points_out_of_the_limits(seed):
     cell.assert_inside_limits()
 
 
-@pytest.mark.parametrize("others", [{"size": 8}, {"version": 2}, {"mode": 7}])
+@pytest.mark.parametrize("others", [{"size": 8}, {"version": LAYOUT_VERSION + 1}, {"mode": 7}])
 def test_another_layout_is_ignored_and_starves_the_watchdog(others):
     cell = Cell().enable().follow(ramp(0.1), 0.2)
     command = {"mode": AxisMode.FOLLOW, "position_m": MIDDLE_M} | others
@@ -460,8 +465,8 @@ def lag_at_constant_speed(velocity_feedforward):
 
 
 def test_lag_without_velocity_feed_forward_is_speed_over_gain_and_far_below_with_it():
-    np.testing.assert_allclose(lag_at_constant_speed(0.0), 0.1 / cx5130.POSITION_GAIN_1_S, rtol=0.02)
-    assert np.abs(lag_at_constant_speed(1.0)).max() < 0.02 * 0.1 / cx5130.POSITION_GAIN_1_S
+    np.testing.assert_allclose(lag_at_constant_speed(0.0), 0.1 / servo.POSITION_GAIN_1_S, rtol=0.02)
+    assert np.abs(lag_at_constant_speed(1.0)).max() < 0.02 * 0.1 / servo.POSITION_GAIN_1_S
 
 
 def test_force_feed_forward_takes_the_lag_of_acceleration_away():
@@ -479,7 +484,7 @@ def test_force_feed_forward_takes_the_lag_of_acceleration_away():
 
 
 def test_forces_end_at_the_peak_torque_and_the_integral_does_not_wind_up():
-    drives = cx5130.Drives(AXES, cx5130.PLANT_STEP_S)
+    drives = servo.Drives(AXES, cx5130.PLANT_STEP_S)
     zeros = np.zeros(6)
     for _ in range(10_000):
         force = drives.step(zeros + 1.0, zeros, zeros, zeros, zeros)
@@ -511,10 +516,15 @@ def site(address="127.0.0.1:0"):
     )  # fmt: skip
 
 
+def virtual_cell(given, plant):
+    files = SiteFiles(given, MACHINE, "", "", Path(), Path())
+    return VirtualCell(files, Fittings({}, []), plant)
+
+
 async def test_run_serves_in_real_time_and_ends_at_rest(caplog):
     caplog.set_level("INFO")
     plant, stop = Masses(), asyncio.Event()
-    task = asyncio.create_task(cx5130.run(site(), MACHINE, plant, stop))
+    task = asyncio.create_task(run(virtual_cell(site(), plant), site(), stop))
     loop = asyncio.get_running_loop()
     begin_s = loop.time()
     await asyncio.sleep(0.3)
@@ -529,7 +539,8 @@ async def test_run_on_a_port_in_use_is_a_plain_os_error():
     server = ams.Server(ams.Device("127.0.0.1.20.3", 851, []))
     host, port = await server.open("127.0.0.1", 0)
     with pytest.raises(OSError, match="address already in use"):
-        await cx5130.run(site(f"{host}:{port}"), MACHINE, Masses(), asyncio.Event())
+        at_port = site(f"{host}:{port}")
+        await run(virtual_cell(at_port, Masses()), at_port, asyncio.Event())
     await server.close()
 
 
@@ -549,7 +560,7 @@ def test_every_state_has_a_sentence():
     cell = Cell()
     for before, after in itertools.permutations(PlcState, 2):
         cell.twin.state = before
-        journal = cx5130.Journal(cell.twin)
+        journal = Journal(cell.twin)
         cell.twin.state, cell.twin.error, cell.twin.age_s = after, PlcError.JUMP, 0.05
         assert journal.line(cell.twin)
         assert journal.line(cell.twin) == ""

@@ -22,7 +22,8 @@ from controller.records import Array, Channel, channels
 
 ROOT = Path(broker.__file__).parents[2]
 LEGS = 6
-COLUMNS = [channel.name for channel in channels(LEGS)]
+CELLS = [f"cell_{i}" for i in range(1, LEGS + 1)]
+COLUMNS = [channel.name for channel in channels(LEGS, CELLS)]
 AT = {name: k for k, name in enumerate(COLUMNS)}
 CHILDREN: list[subprocess.Popen[Any]] = []  # of the running test
 STARTED_UNIX_S = 1_700_000_000.25
@@ -32,7 +33,7 @@ def make_meta(session: str = "boot1", table: list[Channel] | None = None) -> dic
     return {
         "session": session, "site": "bench", "version": "0.1.0", "started_unix_s": STARTED_UNIX_S,
         "started_monotonic_s": time.monotonic(), "rate_hz": 100.0, "legs": LEGS,
-        "channels": [list(channel) for channel in table or channels(LEGS)], "configuration_sha256": "0" * 64,
+        "channels": [list(channel) for channel in table or channels(LEGS, CELLS)], "configuration_sha256": "0" * 64,
         "machine_toml": 'name = "märchen"\n', "site_toml": 'name = "bench"\n',
     }  # fmt: skip
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from controller.gateway.events import CHANNELS, LIMITS, Event, events
-from controller.records import Fault, Limit, Link, Mode, RequestKind, Verdict, channels
+from controller.records import Fault, Limit, Link, Mode, Quality, RequestKind, Verdict, channels, sensors_of
 from controller.safety.faults import FAULTS
 from controller.safety.supervisor import REASONS
 
-COLUMNS = tuple(channel.name for channel in channels(6))
+COLUMNS = tuple(channel.name for channel in channels(6, list(sensors_of(6))))
 AT = {name: k for k, name in enumerate(COLUMNS)}
 
 
@@ -92,6 +92,36 @@ def test_values_explain_a_fault():
     assert event.values["length_3_m"] == 0.9
     assert event.values["length_4_m"] is None
     assert len(event.values) == 6
+
+
+SENSORS = {"cell_2": "cell_2_n", "rod_pressure_6": "rod_pressure_6_pa", "tilt_y": "tilt_y_rad"}
+
+
+@pytest.mark.parametrize(("name", "channel"), SENSORS.items())
+@pytest.mark.parametrize("quality", [Quality.NONE, Quality.BAD, Quality.HELD])
+def test_a_sensor_is_named_when_its_value_goes_and_when_it_is_back(name: str, channel: str, quality: Quality):
+    good = row(**{f"{name}_quality": Quality.GOOD, channel: 12.5, f"{name}_age_s": 0.004})
+    gone = row(**{f"{name}_quality": quality, channel: 12.5, f"{name}_age_s": 0.3})
+    [event] = events(good, gone, COLUMNS)
+    assert (event.kind, event.code, event.text) == ("sensor", name, f"The value of {name} is {quality.name}.")
+    assert event.values == {channel: 12.5, f"{name}_age_s": 0.3, f"{name}_quality": quality}
+    [event] = events(gone, good, COLUMNS)
+    assert event.text == f"The value of {name} is GOOD."
+    assert events(gone, gone, COLUMNS) == events(good, good, COLUMNS) == events(None, row(), COLUMNS)[2:] == []
+
+
+def test_a_sensor_that_is_bad_in_another_way_is_told_once():
+    bad, held = row(cell_2_quality=Quality.BAD), row(cell_2_quality=Quality.HELD)
+    assert changes(bad, held) == changes(held, bad) == []
+
+
+def test_a_fault_of_the_sensors_shows_all_qualities():
+    for fault in (Fault.SENSOR_DEGRADED, Fault.SENSOR_LOST):
+        [event] = events(row(), row(faults=fault, cell_3_quality=Quality.BAD), COLUMNS)
+        assert event.code == fault.name
+        assert event.values["cell_3_quality"] == Quality.BAD
+        assert set(event.values) == {f"{name}_quality" for name in sensors_of(6)}
+        assert fault.name in event.text and FAULTS[fault].meaning in event.text
 
 
 def test_lost_rows_and_skipped_deadlines():

@@ -43,7 +43,7 @@ KNOWN = Estimate(POSE, np.zeros(6), 2, 0.0, 3.0)
 GOOD = Sample(
     tick=5, t_s=0.05, link=Link.UP, age_s=0.009, plc_cycle=25, seq_echo=1, plc_state=2, plc_error=0,
     plc_stopped=False, drives_enabled=True, drives_fault=False, length_m=np.full(N, 0.95), length_m_s=REST,
-    setpoint_m=np.full(N, 0.95), drive_n=REST, cell_n=REST,
+    setpoint_m=np.full(N, 0.95), drive_n=REST,
 )  # fmt: skip
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
@@ -127,7 +127,7 @@ def test_a_good_sample_has_no_fault() -> None:
     assert judge_motion(GOOD, KNOWN, LIMITS, powered=True) is Fault.NONE
 
 
-@pytest.mark.parametrize("name", ["length_m", "length_m_s", "setpoint_m", "drive_n", "cell_n"])
+@pytest.mark.parametrize("name", ["length_m", "length_m_s", "setpoint_m", "drive_n"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_measured_value_that_is_no_number_is_a_fault(name: str, value: float) -> None:
     values = getattr(GOOD, name).copy()

@@ -69,13 +69,13 @@ def test_admission_over_all_modes_kinds_and_flags() -> None:
             assert verdict is Verdict.ACCEPTED  # a stop is never refused
         if mode not in MODES_FOR[kind]:
             assert verdict is Verdict.WRONG_MODE
-        if verdict is Verdict.ACCEPTED and kind in (RequestKind.MOVE, RequestKind.SINE):
+        if verdict is Verdict.ACCEPTED and kind in (RequestKind.MOVE, RequestKind.SINE, RequestKind.TARE):
             assert may_move
-            assert effect is None
+            assert effect in (None, Effect.WARN)
             assert mode in (Mode.READY, Mode.ACTIVE)
         if verdict is Verdict.ACCEPTED and kind is RequestKind.READY:
             assert link
-            assert effect is not Effect.TRIP
+            assert effect in (None, Effect.WARN)
         if verdict is Verdict.ACCEPTED and kind is RequestKind.ACKNOWLEDGE:
             assert mode is Mode.FAULT
             assert effect is not Effect.TRIP

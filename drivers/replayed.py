@@ -1,0 +1,49 @@
+"""The rows of a recording in place of the machine: one row a tick, whatever is commanded."""
+
+import math
+from dataclasses import replace
+
+from controller.records import Array, Command, Link, Request, RequestKind, Sample, unpack_inputs
+
+
+class ReplayedDriver:
+    """Gives sample and request of the next row at every tick; after the last row the link is down."""
+
+    def __init__(self, rows: Array, legs: int, sensors: int) -> None:
+        """Prepare rows (any number above 0, columns) in the order of `records.channels` of that many legs and sensors.
+
+        Raises:
+            ValueError: there are no rows.
+        """
+        if len(rows) == 0:
+            raise ValueError("found no rows, expected at least one")
+        self._rows, self._legs, self._sensors = rows, legs, sensors
+        self._next = 0
+        self._sample, self._request = unpack_inputs(rows[0], legs, sensors)
+
+    @property
+    def exchange_s(self) -> float:
+        """NaN: there is nobody to exchange anything with."""
+        return math.nan
+
+    @property
+    def dropped(self) -> int:
+        """None: no command was meant to be sent."""
+        return 0
+
+    def read(self, tick: int, now_s: float, start_s: float) -> Sample:
+        """The sample of the next row, in this tick and at this time; then the last one without a link."""
+        if self._next < len(self._rows):
+            self._sample, self._request = unpack_inputs(self._rows[self._next], self._legs, self._sensors)
+            self._next += 1
+        else:
+            self._sample = replace(self._sample, link=Link.DOWN)
+            self._request = replace(self._request, kind=RequestKind.NONE)
+        return replace(self._sample, tick=tick, t_s=now_s - start_s)
+
+    def request(self) -> Request:
+        """What was asked for in the row that was read last."""
+        return self._request
+
+    def write(self, command: Command) -> None:
+        """Nothing listens."""
