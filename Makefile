@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 SITE ?= config/sites/simulation.toml
 
-.PHONY: run test install lint lock bench
+.PHONY: run test faults install lint lock bench
 
 run: install
 	$(BIN)/pkm run $(SITE) --demo
 
 test: install
 	$(BIN)/python -m pytest
+
+# Every fault of network, PLC, terminals and instruments played to the whole system, and the table of what came of it.
+faults: install
+	$(BIN)/python -m pytest tests/hil/test_faults.py --table
 
 lint: install
 	$(BIN)/ruff check .
@@ -23,6 +27,8 @@ bench: install
 	$(BIN)/python -m benchmarks.loop
 	$(BIN)/python -m benchmarks.broker
 	$(BIN)/python -m benchmarks.tracking
+	$(BIN)/python -m benchmarks.exchange
+	$(BIN)/python -m benchmarks.lines
 
 install: $(VENV)/installed
 

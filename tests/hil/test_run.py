@@ -1,12 +1,10 @@
 """The whole system as its user starts it: real processes, real ADS/TCP, a real broker; kills and frozen parts."""
 
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,55 +15,13 @@ import pyads
 import pytest
 
 from controller.commands.replay import replay
-from controller.gateway.recorder import parts, read
+from controller.gateway.recorder import parts
 from controller.records import Mode
 from controller.service.mailbox import Message, send
 from drivers.exchange import STATUS, PlcState
 from tests.gateway.bench import Listener, accepts, wait_until
+from tests.hil.stand import System
 from tests.machines import SIMULATION, own_site
-
-PATIENCE_S = 60.0
-
-
-class System:
-    """A `pkm` command with a site of its own."""
-
-    def __init__(self, folder: Path, *arguments: str, command: str = "run", site: str | None = None) -> None:
-        folder.mkdir(exist_ok=True)
-        self.site = folder / "site.toml"
-        if site is not None:
-            self.site.write_text(site)
-        self.folder = folder
-        self.log = folder / f"{command}.log"
-        line = [sys.executable, "-m", "controller", command, str(self.site), *arguments]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True)
-
-    def said(self, pattern: str) -> re.Match[str]:
-        """Wait until the log has a line like this."""
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            if found := re.search(pattern, self.log.read_text()):
-                return found
-            assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.02)
-        raise AssertionError(f"{pattern!r} was never said:\n{self.log.read_text()}")
-
-    def pid(self, name: str) -> int:
-        return int(self.said(rf"{name} started as process (\d+)")[1])
-
-    def ends(self) -> int:
-        self.out, _ = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        return json.loads(self.out)
-
-    def recording(self) -> tuple[dict[str, Any], dict[str, np.ndarray], np.ndarray]:
-        first = next(path for path in (self.folder / "recordings").glob("*.mcap") if ".part" not in path.name)
-        meta, columns, rows = read(first)
-        return meta, {name: rows[:, k] for k, name in enumerate(columns)}, rows
 
 
 @pytest.fixture
@@ -261,6 +217,32 @@ def test_frozen_and_killed_broker_does_not_touch_control(start: Any, tmp_path: P
     assert system.ends() == 0, system.log.read_text()
     assert system.summary["recorded"] == system.summary["ticks"] == 1200
     assert "broker was ended by SIGKILL; started again" in system.log.read_text()
+
+
+def test_a_required_sensor_that_is_not_there_refuses_the_start(start: Any, tmp_path: Path) -> None:
+    text = own_site(tmp_path)
+    plant = start(command="plant", site=text)
+    plant.said("listens at")
+    usb = f"""
+[devices.usb]
+profile = "{SIMULATION.parents[1]}/devices/dscusb.toml"
+line = {{ kind = "serial", path = "{tmp_path}/tty-nothing" }}
+
+[sensors.cell_1]
+device = "usb"
+channel = "value"
+
+[sensors.cell_2]"""
+    cell_1 = text[text.index("[sensors.cell_1]") : text.index("[sensors.cell_2]")]
+    text = text.split("[broker]")[0].replace(cell_1, "").replace("\n[sensors.cell_2]", usb)
+    system = start("--json", site=text)
+    assert system.ends() == 3, system.log.read_text()
+    assert "Traceback" not in system.log.read_text()
+    assert system.out == ""
+    words = r"pkm run: sensor cell_1 \(usb, channel value\): .*tty-nothing cannot be opened"
+    assert re.search(words, system.log.read_text()), system.log.read_text()
+    assert "cell_2 (" not in system.log.read_text()
+    assert "PLC:" not in plant.log.read_text()  # it was never asked for anything
 
 
 def test_two_cells_cannot_have_one_port(start: Any, tmp_path: Path) -> None:
