@@ -6,11 +6,10 @@ Time comes in with the sample; nothing is read, written, logged or waited for. S
 
 import numpy as np
 
-from controller.mechanism import kinematics, posture
 from controller.motion import trajectory
 from controller.motion.estimator import UNKNOWN, estimate
 from controller.motion.feedforward import leg_demand
-from controller.motion.trajectory import Hold, Plan
+from controller.motion.trajectory import Hold
 from controller.records import (
     Array,
     AxisMode,
@@ -25,18 +24,15 @@ from controller.records import (
     Sample,
     Verdict,
 )  # fmt: skip
+from controller.requests import TARE_TICKS, take
 from controller.safety.faults import TRIPPING, Effect, effect_of
 from controller.safety.limits import guard, judge_motion, judge_sample
 from controller.safety.sensors import judge_sensors
-from controller.safety.supervisor import Condition, admit, next_mode
+from controller.safety.supervisor import Condition, next_mode
 from controller.state import Health, Rest, Setup, State
 
 FROZEN_AFTER = 4  # ticks with fresh answers whose task counter stands still
 LATE, TRIP_LEVEL = 2, 10  # leaky bucket: +2 a skipped tick, -1 a tick in time: five skipped in a row trip it
-HIGHEST_HZ = 5.0
-PATH_SAMPLES = 60
-TARE_TICKS = 50  # at rest before a tare; the mean is taken over at most four times as many
-PLAN_TRIES = 4
 
 UNUSABLE = Fault.SAMPLE_NOT_FINITE | Fault.STATUS_STALE
 SILENT = Fault.LINK_LOST | Fault.STATUS_LATE | Fault.STATUS_STALE
@@ -64,7 +60,7 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
 
     # mode
     off_wanted = state.mode is not Mode.OFF and (state.off_wanted or Condition.OFF_WANTED in wanted)
-    mode = next_mode(state.mode, wanted | conditions(state, faults, off_wanted, now_s))
+    mode = next_mode(state.mode, wanted | conditions(state, faults, off_wanted, sample.axes_homed, now_s))
 
     # reference
     latched = state.latched
@@ -82,10 +78,9 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
 
     # legs, and the guard with the last word
     legs = leg_demand(setup.machine, setup.drives, reference, twist)
-    on = AxisMode.FOLLOW if latched else AxisMode.HOLD
     proposed = Command(
         seq=state.command.seq + 1,
-        axis_mode=on if mode in POWERED else AxisMode.STOP,
+        axis_mode=axis_mode_of(mode, latched),
         position_m=legs.position_m,
         velocity_m_s=legs.rate_m_s,
         force_n=setup.control.force_feedforward * legs.axis_n,
@@ -108,9 +103,18 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
         ),
         Output(
             mode, command, measured, reference, legs.actuator_n, legs.cell_n, following_error_m,
-            faults, acted, tare_n, request.id, verdict,
+            np.full(6, np.nan), np.full_like(following_error_m, np.nan), faults, acted, tare_n, request.id, verdict,
         ),
     )  # fmt: skip
+
+
+def axis_mode_of(mode: Mode, latched: bool) -> AxisMode:
+    """What the drives are to do in a mode; `latched` when they are on and the reference is what they hold."""
+    if mode is Mode.HOMING:
+        return AxisMode.HOME
+    if mode not in POWERED:
+        return AxisMode.STOP
+    return AxisMode.FOLLOW if latched else AxisMode.HOLD
 
 
 def judge_health(setup: Setup, state: State, sample: Sample, plc_silent: bool) -> tuple[Health, Fault]:
@@ -139,112 +143,20 @@ def judge_health(setup: Setup, state: State, sample: Sample, plc_silent: bool) -
     return Health(sample.plc_cycle, frozen_ticks, late_bucket, enabling_s, invalid_ticks), faults | lost
 
 
-def take(
-    setup: Setup, state: State, sample: Sample, request: Request, faults: Fault
-) -> tuple[Verdict, Condition, Plan]:
-    """Judge a request: the answer, what it asks of the mode, and the plan that would be followed."""
-    if request.kind is RequestKind.NONE:
-        return Verdict.NONE, Condition.NONE, state.plan
-    lag_m = np.abs(sample.setpoint_m - sample.length_m).max()
-    may_move = state.latched and (state.mode is Mode.ACTIVE or bool(lag_m <= setup.control.start_tolerance_m))
-    verdict = admit(state.mode, request.kind, effect_of(faults), sample.link is Link.UP, may_move)
-    plan, wanted = state.plan, Condition.NONE
-    if verdict is Verdict.ACCEPTED:
-        match request.kind:
-            case RequestKind.READY:
-                wanted = Condition.READY_WANTED
-            case RequestKind.STOP:
-                wanted = Condition.STOP_WANTED
-            case RequestKind.OFF:
-                wanted = Condition.OFF_WANTED
-            case RequestKind.ACKNOWLEDGE:
-                wanted = Condition.ACKNOWLEDGED
-            case RequestKind.TARE:
-                verdict = judge_tare(setup, state.rest)
-            case _:
-                verdict, plan = plan_motion(setup, state, request)
-                wanted = Condition.MOTION_WANTED if verdict is Verdict.ACCEPTED else Condition.NONE
-    return verdict, wanted, plan
-
-
-def judge_tare(setup: Setup, rest: Rest) -> Verdict:
-    """Whether what the load cells read too much at rest may be taken for their zero."""
-    if rest.ticks < TARE_TICKS:
-        return Verdict.NOT_READY
-    fitted = setup.cells >= 0
-    error_n = np.abs(rest.cell_error_n[fitted])
-    if not fitted.any() or not np.isfinite(error_n).all():
-        return Verdict.NO_CELLS
-    small = np.all(error_n <= setup.control.tare_limit * setup.cell_capacity_n[fitted])
-    return Verdict.ACCEPTED if small else Verdict.TARE_TOO_LARGE
-
-
 def compare_at_rest(setup: Setup, state: State, sample: Sample, mode: Mode, model_cell_n: Array) -> Rest:
     """The running mean of what the load cells read more than the model says; it begins anew with every motion."""
     if not (mode is Mode.READY and state.latched) or len(sample.sensor) == 0:
         return state.rest if state.rest.ticks == 0 else Rest(0, np.zeros_like(model_cell_n))
     good = (setup.cells >= 0) & (sample.sensor_quality[setup.cells] == Quality.GOOD)
     error_n = np.where(good, sample.sensor[setup.cells], np.nan) - model_cell_n
+    if (good != (setup.cells >= 0)).any() or state.rest.ticks == 0:  # a mean over some ticks only would be noise
+        return Rest(1, error_n)
     ticks = state.rest.ticks + 1
     mean_n = state.rest.cell_error_n + (error_n - state.rest.cell_error_n) / min(ticks, 4 * TARE_TICKS)
-    # a cell that had no valid value begins with the next one that has; without a valid value there is no mean
-    return Rest(ticks, np.where(np.isfinite(mean_n), mean_n, error_n))
+    return Rest(ticks, mean_n)
 
 
-def plan_motion(setup: Setup, state: State, request: Request) -> tuple[Verdict, Plan]:
-    """The plan of a MOVE or SINE whose whole path stays inside the limits, or why there is none.
-
-    A move that asks too much of a leg is planned slower; one that leaves the pose box or a stroke is refused.
-    """
-    if not (np.isfinite(request.pose).all() and np.isfinite([request.speed_share, request.frequency_hz]).all()):
-        return Verdict.NOT_FINITE, state.plan
-    start_s = state.tick * setup.period_s
-    if request.kind is RequestKind.SINE:
-        if not 0.0 < request.frequency_hz <= HIGHEST_HZ:
-            return Verdict.OUT_OF_RANGE, state.plan
-        plan = trajectory.plan_sine(state.reference, request.pose, request.frequency_hz, start_s)
-        fits = pace(setup, plan) >= 1.0
-        return (Verdict.ACCEPTED, plan) if fits else (Verdict.UNREACHABLE, state.plan)
-    if not 0.0 < request.speed_share <= 1.0:
-        return Verdict.OUT_OF_RANGE, state.plan
-    motion = trajectory.slower(setup.motion, 1.0, request.speed_share)
-    for _ in range(PLAN_TRIES):
-        plan = trajectory.plan_move(motion, state.reference, request.pose, start_s)
-        if plan is None:
-            break
-        share = pace(setup, plan)
-        if share >= 1.0:
-            return Verdict.ACCEPTED, plan
-        if share == 0.0:
-            break
-        motion = trajectory.slower(motion, 0.98 * share)
-    return Verdict.UNREACHABLE, state.plan
-
-
-def pace(setup: Setup, plan: Plan) -> float:
-    """By how much time along the plan must be stretched for the legs: 1 fits, 0 leaves a limit of space."""
-    x, xd, xdd = trajectory.samples(plan, PATH_SAMPLES)
-    q, qd, qdd, twist = np.zeros((4, PATH_SAMPLES, len(setup.limits.length_min_m)))
-    kinematics.axis_rates_batch(setup.machine, x, xd, xdd, twist, q, qd, qdd)
-    base, platform = np.empty_like(q), np.empty_like(q)
-    posture.joint_swings(setup.machine, x, base, platform)
-    limits = setup.limits
-    inside = (
-        np.all(x >= np.array(limits.pose_min))
-        and np.all(x <= np.array(limits.pose_max))
-        and np.all(q >= np.array(limits.length_min_m))
-        and np.all(q <= np.array(limits.length_max_m))
-        and np.all(base <= np.array(limits.base_swing_rad))
-        and np.all(platform <= np.array(limits.platform_swing_rad))
-    )
-    if not inside:
-        return 0.0
-    speed = float(np.max(np.abs(qd) / np.array(limits.speed_m_s)))
-    acceleration = float(np.max(np.abs(qdd) / np.array(limits.acceleration_m_s2)))
-    return 1.0 / max(1.0, speed, acceleration**0.5)
-
-
-def conditions(state: State, faults: Fault, off_wanted: bool, now_s: float) -> Condition:
+def conditions(state: State, faults: Fault, off_wanted: bool, homed: bool, now_s: float) -> Condition:
     """What the transition table must know besides the request."""
     result = Condition.OFF_WANTED if off_wanted else Condition.NONE
     effect = effect_of(faults)
@@ -256,6 +168,8 @@ def conditions(state: State, faults: Fault, off_wanted: bool, now_s: float) -> C
         result |= Condition.STANDSTILL
     if now_s >= trajectory.end_s(state.plan):
         result |= Condition.DONE
+    if homed:
+        result |= Condition.HOMED
     return result
 
 

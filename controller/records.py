@@ -31,6 +31,7 @@ class Mode(IntEnum):
     ACTIVE = 2  # following a reference
     STOPPING = 3  # on the way to standstill inside the limits
     FAULT = 4  # latched: stop sent, waits for acknowledge
+    HOMING = 5  # the drives look for their references
 
 
 class RequestKind(IntEnum):
@@ -44,6 +45,9 @@ class RequestKind(IntEnum):
     OFF = 5  # controlled stop, then drives off
     ACKNOWLEDGE = 6  # clear a latched fault whose cause is gone
     TARE = 7  # make the load cells read what the model says of this pose at rest
+    HOME = 8  # let the drives look for their references
+    TRACK = 9  # follow a track of the site file
+    STREAM = 10  # follow the poses that a motion-base host sends
 
 
 class Verdict(IntEnum):
@@ -60,6 +64,9 @@ class Verdict(IntEnum):
     OUT_OF_RANGE = 8  # a number of the request makes no sense
     NO_CELLS = 9  # no load cells, or not all of them give valid values
     TARE_TOO_LARGE = 10  # measured and modelled force differ by more than a tare may hide
+    NOT_HOMED = 11  # the drives do not know where they are
+    NO_TRACK = 12  # the site has no such track
+    NO_STREAM = 13  # no poses come, or they start too far from here
 
 
 class Link(IntEnum):
@@ -101,6 +108,13 @@ class Fault(IntFlag):
     STATUS_LATE = 1 << 15
     SENSOR_DEGRADED = 1 << 16
     SENSOR_LOST = 1 << 17
+    HOMING_FAILED = 1 << 18
+    STREAM_LOST = 1 << 19
+    COLLISION = 1 << 20
+    CELL_SUSPECT = 1 << 21
+    DRIVE_SUSPECT = 1 << 22
+    SINGULAR = 1 << 23
+    JOINT_ANGLE = 1 << 24
 
 
 class Limit(IntFlag):
@@ -111,6 +125,8 @@ class Limit(IntFlag):
     SPEED = 1 << 1
     ACCELERATION = 1 << 2
     FORCE = 1 << 3
+    JERK = 1 << 4
+    POSE = 1 << 5
 
 
 class AxisMode(IntEnum):
@@ -118,7 +134,17 @@ class AxisMode(IntEnum):
 
     STOP = 0  # controlled stop inside the limits, then drives off
     HOLD = 1  # drives on, stand still where they are
-    FOLLOW = 2  # follow the set-points
+    FOLLOW = 2  # follow the set-points of position
+    FORCE = 3  # put the set-points of force into the axes
+    HOME = 4  # look for the references
+
+
+class Stream(NamedTuple):
+    """The newest pose that a motion-base host sent."""
+
+    seq: int  # the host's number of it; -1 before the first
+    age_s: float  # since it came; infinite before the first
+    pose: Array  # (6,) NaN before the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +170,8 @@ class Sample:
     sensor: Array = field(default_factory=_none)
     sensor_age_s: Array = field(default_factory=_none)
     sensor_quality: Array = field(default_factory=_none)
+    axes_homed: bool = True  # all of them
+    stream: Stream | None = None  # None where the site has no stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +183,7 @@ class Request:
     pose: Array  # (6,)
     speed_share: float = 1.0  # of the machine's motion limits
     frequency_hz: float = 0.0
+    track: int = -1  # which of the site's tracks
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +228,8 @@ class Output:
     model_n: Array  # (n,) actuator force of the model at the reference
     model_cell_n: Array  # (n,) load-cell force of the model at the reference
     following_error_m: Array  # (n,) PLC set-point minus length
+    wrench: Array  # (6,) external force and moment on the platform about o, base axes; NaN where it is not known
+    residual_n: Array  # (n,) measured minus modelled force of each leg, of cell or drive; NaN where not known
     faults: Fault
     limits: Limit
     tare_n: Array  # (n,) what the load cells read too much, by the last tare
@@ -225,7 +256,7 @@ class Channel(NamedTuple):
     meaning: str
 
 
-_HEAD = 11  # scalars at the start of a Sample
+_HEAD = 12  # scalars at the start of a Sample
 
 
 def _pose_channels(prefix: str, suffix: str, meaning: str) -> list[Channel]:
@@ -269,10 +300,17 @@ def _sensor_channels(n: int, names: Sequence[str]) -> list[Channel]:
     ]
 
 
-def channels(n: int, sensors: Sequence[str] = ()) -> list[Channel]:
+_STREAM = (
+    Channel("stream_seq", "1", "number of the newest pose of the stream"),
+    Channel("stream_age_s", "s", "since it came"),
+    *_pose_channels("stream_", "", "pose of the stream"),
+)
+
+
+def channels(n: int, sensors: Sequence[str] = (), stream: bool = False) -> list[Channel]:
     """The columns of a stored tick of a machine with n legs and these sensors: inputs, outputs, timing in this order.
 
-    `sensors` are names of `sensors_of(n)`.
+    `sensors` are names of `sensors_of(n)`; `stream` where the site has one.
     """
     return [
         # Sample
@@ -287,11 +325,13 @@ def channels(n: int, sensors: Sequence[str] = ()) -> list[Channel]:
         Channel("plc_stopped", "1", "1 when the PLC stopped the axes by itself"),
         Channel("drives_enabled", "1", "1 when all drives are enabled"),
         Channel("drives_fault", "1", "1 when any drive reports a fault"),
+        Channel("axes_homed", "1", "1 when all drives know where they are"),
         *_leg_channels(n, "length_{i}_m", "m", "measured length between the joint centres"),
         *_leg_channels(n, "length_{i}_m_s", "m/s", "measured rate"),
         *_leg_channels(n, "setpoint_{i}_m", "m", "set-point interpolated by the PLC"),
         *_leg_channels(n, "drive_{i}_n", "N", "force the drive puts into the axis, > 0 extends"),
         *_sensor_channels(n, sensors),
+        *(_STREAM if stream else ()),
         # Request
         Channel(
             "request_kind",
@@ -302,6 +342,7 @@ def channels(n: int, sensors: Sequence[str] = ()) -> list[Channel]:
         *_pose_channels("request_", "", "target or amplitude of the request"),
         Channel("request_speed_share", "1", "share of the motion limits"),
         Channel("request_frequency_hz", "Hz", "frequency of a sine"),
+        Channel("request_track", "1", "number of a track, in the order of the site file"),
         # Output
         Channel("mode", "code", ", ".join(f"{v.value} {v.name}" for v in Mode)),
         Channel("command_seq", "1", "sequence number of the command"),
@@ -320,6 +361,9 @@ def channels(n: int, sensors: Sequence[str] = ()) -> list[Channel]:
         *_leg_channels(n, "model_{i}_n", "N", "model actuator force at the reference"),
         *_leg_channels(n, "model_cell_{i}_n", "N", "model load-cell force at the reference"),
         *_leg_channels(n, "following_error_{i}_m", "m", "PLC set-point minus measured length"),
+        *(Channel(f"wrench_{axis}_n", "N", f"external force on the platform, {axis}") for axis in ("fx", "fy", "fz")),
+        *(Channel(f"wrench_{axis}_nm", "N m", f"external moment about o, {axis}") for axis in ("mx", "my", "mz")),
+        *_leg_channels(n, "residual_{i}_n", "N", "measured minus modelled force, of cell or drive"),
         Channel("faults", "flags", ", ".join(f"{v.value} {v.name}" for v in Fault if v)),
         Channel("limits", "flags", ", ".join(f"{v.value} {v.name}" for v in Limit if v)),
         *_leg_channels(n, "tare_{i}_n", "N", "what the load cell reads too much, by the last tare"),
@@ -341,18 +385,21 @@ def timing_width() -> int:
 
 def pack(row: Array, sample: Sample, request: Request, output: Output, timing: Timing) -> None:
     """Write one tick into `row` (len(channels(n, sensors)),), in the order of `channels`."""
-    command, estimate, reference = output.command, output.estimate, output.reference
+    command, estimate, reference, stream = output.command, output.estimate, output.reference, sample.stream
     parts: tuple[tuple[float, ...] | Array, ...] = (
         (sample.tick, sample.t_s, sample.link, sample.age_s, sample.plc_cycle, sample.seq_echo,
-         sample.plc_state, sample.plc_error, sample.plc_stopped, sample.drives_enabled, sample.drives_fault),
+         sample.plc_state, sample.plc_error, sample.plc_stopped, sample.drives_enabled, sample.drives_fault,
+         sample.axes_homed),
         sample.length_m, sample.length_m_s, sample.setpoint_m, sample.drive_n,
         sample.sensor, sample.sensor_age_s, sample.sensor_quality,
-        (request.kind, request.id), request.pose, (request.speed_share, request.frequency_hz),
+        *(((stream.seq, stream.age_s), stream.pose) if stream else ()),
+        (request.kind, request.id), request.pose, (request.speed_share, request.frequency_hz, request.track),
         (output.mode, command.seq, command.axis_mode),
         command.position_m, command.velocity_m_s, command.force_n,
         estimate.pose, estimate.rate, (estimate.iterations, estimate.residual_m, estimate.condition),
         reference.pose, reference.rate, reference.acceleration,
         output.model_n, output.model_cell_n, output.following_error_m,
+        output.wrench, output.residual_n,
         (output.faults, output.limits), output.tare_n, (output.request_id, output.verdict),
         (timing.lateness_s, timing.cycle_s, timing.exchange_s, timing.skipped, timing.dropped),
     )  # fmt: skip
@@ -363,20 +410,23 @@ def pack(row: Array, sample: Sample, request: Request, output: Output, timing: T
         at = end
 
 
-def unpack_inputs(row: Array, n: int, k: int = 0) -> tuple[Sample, Request]:
-    """The inputs of the cycle from a stored row of n legs and k sensors: what `pack` wrote, bit for bit."""
+def unpack_inputs(row: Array, n: int, k: int = 0, stream: bool = False) -> tuple[Sample, Request]:
+    """The inputs of the cycle from a row of n legs, k sensors, perhaps a stream: what `pack` wrote, bit for bit."""
     head, at = row[:_HEAD].tolist(), _HEAD + 4 * n
     legs, sensors = row[_HEAD:at].reshape(4, n), row[at : at + 3 * k].reshape(3, k)
-    tail = row[at + 3 * k :]
+    at += 3 * k
+    streamed = Stream(int(row[at]), float(row[at + 1]), row[at + 2 : at + 8]) if stream else None
+    tail = row[at + 8 * stream :]
     sample = Sample(
         tick=int(head[0]), t_s=head[1], link=Link(int(head[2])), age_s=head[3], plc_cycle=int(head[4]),
         seq_echo=int(head[5]), plc_state=int(head[6]), plc_error=int(head[7]),
         plc_stopped=bool(head[8]), drives_enabled=bool(head[9]), drives_fault=bool(head[10]),
+        axes_homed=bool(head[11]), stream=streamed,
         length_m=legs[0], length_m_s=legs[1], setpoint_m=legs[2], drive_n=legs[3],
         sensor=sensors[0], sensor_age_s=sensors[1], sensor_quality=sensors[2],
     )  # fmt: skip
     request = Request(
         kind=RequestKind(int(tail[0])), id=int(tail[1]), pose=tail[2:8],
-        speed_share=float(tail[8]), frequency_hz=float(tail[9]),
+        speed_share=float(tail[8]), frequency_hz=float(tail[9]), track=int(tail[10]),
     )  # fmt: skip
     return sample, request

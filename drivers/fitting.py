@@ -100,8 +100,8 @@ def _check_lines(site: schema.Site, loaded: Mapping[str, Profile], where: str) -
         if kind not in LINES[type(profile)]:
             allowed = " or ".join(f'"{line}"' for line in LINES[type(profile)])
             raise ConfigurationError(
-                f"{key}.line.kind: found {kind!r}, expected {allowed}: profile {profile.name} is a "
-                f"{profile.__struct_config__.tag}"
+                f"{key}.line.kind: found {kind!r}, expected {allowed}: profile {profile.name} is for "
+                f"{profile.__struct_config__.tag} devices"
             )
         at = address(line)
         if not at:

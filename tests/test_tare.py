@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from controller.commands.replay import replay
-from controller.cycle import TARE_TICKS
 from controller.records import (
     Array,
     Fault,
@@ -22,6 +21,7 @@ from controller.records import (
     channels,
     pack,
 )
+from controller.requests import TARE_TICKS
 from controller.safety.sensors import Watch
 from controller.settings import load_site
 from controller.state import Setup

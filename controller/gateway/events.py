@@ -47,6 +47,8 @@ LIMITS: dict[Limit, tuple[str, tuple[str, ...]]] = {
     Limit.SPEED: ("speed of the legs", ("command_{i}_m_s",)),
     Limit.ACCELERATION: ("acceleration of the legs", ("command_{i}_m_s",)),
     Limit.FORCE: ("force of the legs", ("command_{i}_n",)),
+    Limit.JERK: ("jerk of the legs", ("command_{i}_m_s",)),
+    Limit.POSE: ("pose of the platform", tuple(f"reference_{name}" for name in POSE)),
 }
 _REASONS = {verdict.name: reason for verdict, reason in REASONS.items()}
 # column, its bits, what each means, what it is called when it goes and when it comes

@@ -39,6 +39,13 @@ FAULTS: dict[Fault, Row] = {
     Fault.PROPOSAL_NOT_FINITE: Row(Effect.TRIP, "a computed set-point is not a number"),
     Fault.SENSOR_DEGRADED: Row(Effect.WARN, "a sensor gives no valid value: see the qualities"),
     Fault.SENSOR_LOST: Row(Effect.STOP, "a sensor that the site requires gives no valid value: see the qualities"),
+    Fault.HOMING_FAILED: Row(Effect.TRIP, "an axis did not find its reference"),
+    Fault.STREAM_LOST: Row(Effect.STOP, "no usable pose of the motion-base host for too long"),
+    Fault.COLLISION: Row(Effect.TRIP, "something pushes the platform: load cells and drives agree about it"),
+    Fault.CELL_SUSPECT: Row(Effect.WARN, "a load cell contradicts its drive and the model: cell, cable or amplifier"),
+    Fault.DRIVE_SUSPECT: Row(Effect.WARN, "a drive contradicts load cell and model: friction, a stuck joint"),
+    Fault.SINGULAR: Row(Effect.TRIP, "the platform is near a pose at which the legs no longer hold it"),
+    Fault.JOINT_ANGLE: Row(Effect.TRIP, "a leg swings further than its joint allows"),
     Fault.OVERRUN: Row(Effect.STOP, "too many control ticks came late"),
 }
 

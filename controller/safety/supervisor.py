@@ -19,12 +19,14 @@ class Condition(IntFlag):
     ACKNOWLEDGED = 1 << 6
     STANDSTILL = 1 << 7  # the reference stands still
     DONE = 1 << 8  # the motion has reached its end
+    HOME_WANTED = 1 << 9
+    HOMED = 1 << 10  # every axis has found its reference
 
 
 C = Condition
 TRANSITIONS: dict[Mode, tuple[tuple[Condition, Mode], ...]] = {
     # nothing is powered in OFF: what is wrong there is shown and refuses READY, it latches nothing
-    Mode.OFF: ((C.READY_WANTED, Mode.READY),),
+    Mode.OFF: ((C.READY_WANTED, Mode.READY), (C.HOME_WANTED, Mode.HOMING)),
     Mode.READY: ((C.TRIP, Mode.FAULT), (C.OFF_WANTED, Mode.OFF), (C.STOP, Mode.READY), (C.MOTION_WANTED, Mode.ACTIVE)),
     Mode.ACTIVE: (
         (C.TRIP, Mode.FAULT),
@@ -40,6 +42,13 @@ TRANSITIONS: dict[Mode, tuple[tuple[Condition, Mode], ...]] = {
         (C.STANDSTILL, Mode.READY),
     ),
     Mode.FAULT: ((C.ACKNOWLEDGED, Mode.OFF),),
+    Mode.HOMING: (
+        (C.TRIP, Mode.FAULT),
+        (C.OFF_WANTED, Mode.OFF),
+        (C.STOP_WANTED, Mode.OFF),
+        (C.STOP, Mode.OFF),
+        (C.HOMED, Mode.READY),
+    ),
 }
 
 
@@ -67,6 +76,9 @@ REASONS: dict[Verdict, str] = {
     Verdict.NO_LINK: "no valid measurement from the PLC",
     Verdict.OUT_OF_RANGE: "one of its numbers makes no sense",
     Verdict.NO_CELLS: "there are no load cells, or one of them gives no valid value",
+    Verdict.NOT_HOMED: "the drives do not know where they are: home first",
+    Verdict.NO_TRACK: "the site has no such track",
+    Verdict.NO_STREAM: "no poses come from the motion-base host, or they begin too far from where the machine is",
     Verdict.TARE_TOO_LARGE: "measured and modelled force differ by more than control.tare_limit allows: "
     "another load than in the machine file, a wrong cell or a wrong calibration",
 }
@@ -79,16 +91,20 @@ MODES_FOR: dict[RequestKind, frozenset[Mode]] = {
     RequestKind.OFF: frozenset({Mode.OFF, Mode.READY, Mode.ACTIVE, Mode.STOPPING}),
     RequestKind.ACKNOWLEDGE: frozenset({Mode.FAULT}),
     RequestKind.TARE: frozenset({Mode.READY}),
+    RequestKind.HOME: frozenset({Mode.OFF}),
+    RequestKind.TRACK: frozenset({Mode.READY}),
+    RequestKind.STREAM: frozenset({Mode.READY}),
 }
 
 
+NEED_REST = (RequestKind.MOVE, RequestKind.SINE, RequestKind.TARE, RequestKind.TRACK, RequestKind.STREAM)
 # the worst effect of a fault with which a request is still possible; WARN where nothing is said
 BEARABLE = {RequestKind.STOP: Effect.TRIP, RequestKind.OFF: Effect.TRIP, RequestKind.ACKNOWLEDGE: Effect.STOP}
 
 
 def admit(mode: Mode, kind: RequestKind, effect: Effect | None, link_up: bool, may_move: bool) -> Verdict:
     """Whether a request fits the present mode and the effect of the faults that stand; not whether its numbers do."""
-    needs_rest = kind in (RequestKind.MOVE, RequestKind.SINE, RequestKind.TARE)
+    needs_rest = kind in NEED_REST
     worst = Effect.WARN if effect is None else effect
     if mode not in MODES_FOR[kind]:
         return Verdict.WRONG_MODE

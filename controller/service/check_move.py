@@ -38,6 +38,7 @@ POSES = np.array(
 )  # fmt: skip
 
 FEWEST_SHARING = 3  # sensors that have a scale in common
+MOVED = 0.05  # share of the largest spread in the model: a sensor that the poses change less cannot be judged
 FEWEST_POSES = 3  # with a valid value: two numbers are fitted, and one shows whether they fit
 STILL = 0.1  # share of the model's spread: what changes less does not react
 FOLLOWS = 0.97  # correlation with the model: geometry and mass slightly off leave more than 0.99
@@ -88,7 +89,7 @@ def compare(
 
     `offset_limits` (k,) is the largest offset of each, `shared_scale` by how much all scales may be off together.
     """
-    found = [_judge(k, names, measured[:, k], model, offset_limits) for k in range(len(names))]
+    found = [_judge(k, names, measured[:, k], model) for k in range(len(names))]
     sound = [finding.scale for finding in found if not finding.wrong and not finding.remark]
     together = shared_scale > 0.0 and len(sound) >= FEWEST_SHARING
     shared, tolerance = (float(np.median(sound)), SCALE) if together else (1.0, max(SCALE, shared_scale))
@@ -99,13 +100,13 @@ def compare(
     ]
 
 
-def _judge(k: int, names: Sequence[str], shown: Array, model: Array, offset_limits: Array) -> Finding:
+def _judge(k: int, names: Sequence[str], shown: Array, model: Array) -> Finding:
     """Whether sensor k follows its own model, another one's or none, and the line through its points."""
-    name, valid = names[k], np.isfinite(shown)
+    name, valid = names[k], np.isfinite(shown) & np.isfinite(model).all(1)
     if valid.sum() < FEWEST_POSES:
         return Finding(name, math.nan, math.nan, math.nan, "gives no valid value")
     shown, model = shown[valid], model[valid]
-    moved = model.std(0) > 0.05 * offset_limits
+    moved = model.std(0) > MOVED * model.std(0).max()
     if not moved[k]:
         return Finding(name, math.nan, math.nan, math.nan, "", "not judged: the poses do not change it")
     own = model[:, k]
@@ -124,7 +125,7 @@ def _judge(k: int, names: Sequence[str], shown: Array, model: Array, offset_limi
     elif abs(follows) < FOLLOWS:
         wrong = f"does not follow its model (correlation {follows:.2f})"
     elif scale < 0.0:
-        wrong = "has the wrong sign: turn its wires, or sensors." + name + ".sign"
+        wrong = f"has the wrong sign: turn its wires, or sensors.{name}.sign"
     return Finding(name, offset, scale, follows, wrong)
 
 
@@ -138,9 +139,8 @@ def _judge_numbers(finding: Finding, limit: float, unit: str, shared: float, com
         compared = "its model, and so do the others" if common else "what it should"
         return finding._replace(wrong=f"shows {seen:.3f} times {compared}: {reason}")
     if abs(finding.offset) > limit:
-        return finding._replace(
-            wrong=f"has an offset of {finding.offset:.3g} {unit}, expected at most {limit:.3g} {unit}"
-        )
+        wrong = f"has an offset of {finding.offset:.3g} {unit}, expected at most {limit:.3g} {unit}"
+        return finding._replace(wrong=wrong)
     return finding
 
 
@@ -254,12 +254,9 @@ class CheckMove:
             named = [f"cell_{leg + 1}" for leg in legs]
             self.findings += compare(named, shown_n, model_n[:, legs], limits_n, "N", shared_scale)
         if tilts := self._tilts:
-            columns = [("tilt_x", "tilt_y").index(name) for name in tilts]
-            shown_rad, limits_rad = (
-                sensors[:, [names.index(name) for name in tilts]],
-                np.full(len(tilts), TILT_LIMIT_RAD),
-            )
-            self.findings += compare(tilts, shown_rad, inclinations(poses)[:, columns], limits_rad, "rad", 0.0)
+            model_rad = inclinations(poses)[:, [("tilt_x", "tilt_y").index(name) for name in tilts]]
+            shown_rad = sensors[:, [names.index(name) for name in tilts]]
+            self.findings += compare(tilts, shown_rad, model_rad, np.full(len(tilts), TILT_LIMIT_RAD), "rad", 0.0)
         log.info("check move: %-8s %12s %8s %12s", "sensor", "offset", "scale", "correlation")
         for finding in self.findings:
             level = logging.ERROR if finding.wrong else logging.INFO

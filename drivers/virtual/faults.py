@@ -284,6 +284,8 @@ class Switches:
         except (ValueError, OverflowError):
             expected = f"a number ({fault.value}) or off" if fault.value else "nothing or off"
             return Reply(False, f"{asked.name}: found {asked.value!r}, expected {expected}")
+        except OSError as error:
+            return Reply(False, f"{asked.name}: cannot be done now: {error.strerror or error}")
         what = f"{asked.name} {asked.value}".strip()
         log.warning("fault switched: %s (%s)", what, fault.meaning)
         if asked.for_s > 0.0:

@@ -9,7 +9,7 @@ from controller.safety.faults import FAULTS, TRIPPING, Effect, describe, effect_
 from controller.safety.supervisor import MODES_FOR, REASONS, TRANSITIONS, Condition, admit, next_mode
 
 ALL = [Condition(bits) for bits in range(1 << len(Condition))]
-POWERED = (Mode.READY, Mode.ACTIVE, Mode.STOPPING)
+POWERED = (Mode.READY, Mode.ACTIVE, Mode.STOPPING, Mode.HOMING)
 
 
 def test_every_fault_has_an_effect_and_a_meaning_and_no_other_stands_in_the_table() -> None:
@@ -45,7 +45,7 @@ def test_rules_over_all_conditions(mode: Mode) -> None:
         # power comes on only by a request
         if mode in (Mode.OFF, Mode.FAULT) and after in POWERED:
             assert mode is Mode.OFF
-            assert Condition.READY_WANTED in conditions
+            assert conditions & (Condition.READY_WANTED | Condition.HOME_WANTED)
         # drives go off from standstill or by a fault, never while moving
         if after is Mode.OFF and mode is Mode.STOPPING:
             assert Condition.STANDSTILL in conditions

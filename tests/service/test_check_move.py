@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -15,7 +17,7 @@ from controller.service.check_move import AVERAGED_S, SHARED_SCALE, CheckMove, c
 from controller.settings import SiteFiles, load_site
 from controller.state import prepare
 from drivers.fitting import fit
-from tests.machines import CELLS, ROOT, SIMULATION, Bench
+from tests.machines import CELLS, ROOT, SIMULATION, Bench, own_site
 
 LINES = ROOT / "config" / "sites" / "simulation-lines.toml"
 
@@ -212,6 +214,20 @@ def test_cells_and_inclinometer_together_in_the_summary() -> None:
     assert [row["sensor"] for row in summary] == [*CELLS, *AXES]
     assert [row["sensor"] for row in summary if row["wrong"]] == ["cell_3", "tilt_y"]
     assert set(summary[0]) == {"sensor", "offset", "scale", "correlation", "wrong", "remark"}
+
+
+def test_cells_at_current_terminals_in_the_other_presentation(tmp_path: Path) -> None:
+    """The terminals count to 30518 where the profile says 32767: all cells show 7 % too little of 4 to 20 mA."""
+    text = own_site(tmp_path).replace("el3356", "el3xxx-legacy")
+    loop = "{ kind = 'current', at_4_ma = -2224.0, at_20_ma = 2224.0 }"
+    path = tmp_path / "site.toml"
+    path.write_text(re.sub(r"calibration = .*", f"calibration = {loop}", text))
+    check = check_of(load_site(path))
+    drive(check, lambda cell_n, pose: (cell_n + 2224.0) * 30518 / 32767 - 2224.0)
+    assert check.failure().count("legacy or extended presentation") == 6
+    sound = check_of(load_site(path))
+    drive(sound, lambda cell_n, pose: cell_n)
+    assert sound.failure() == ""
 
 
 def test_a_cell_without_valid_values_has_no_numbers() -> None:
