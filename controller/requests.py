@@ -48,12 +48,12 @@ def take(
 
 def judge_tare(setup: Setup, rest: Rest) -> Verdict:
     """Whether what the load cells read too much at rest may be taken for their zero."""
-    if rest.ticks < TARE_TICKS:
-        return Verdict.NOT_READY
     fitted = setup.cells >= 0
     error_n = np.abs(rest.cell_error_n[fitted])
     if not fitted.any() or not np.isfinite(error_n).all():
         return Verdict.NO_CELLS
+    if rest.ticks < TARE_TICKS:
+        return Verdict.NOT_READY
     small = np.all(error_n <= setup.control.tare_limit * setup.cell_capacity_n[fitted])
     return Verdict.ACCEPTED if small else Verdict.TARE_TOO_LARGE
 
