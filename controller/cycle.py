@@ -149,11 +149,11 @@ def compare_at_rest(setup: Setup, state: State, sample: Sample, mode: Mode, mode
         return state.rest if state.rest.ticks == 0 else Rest(0, np.zeros_like(model_cell_n))
     good = (setup.cells >= 0) & (sample.sensor_quality[setup.cells] == Quality.GOOD)
     error_n = np.where(good, sample.sensor[setup.cells], np.nan) - model_cell_n
-    if (good != (setup.cells >= 0)).any() or state.rest.ticks == 0:  # a mean over some ticks only would be noise
-        return Rest(1, error_n)
+    fitted, before = setup.cells >= 0, state.rest.cell_error_n
+    if state.rest.ticks == 0 or not np.isfinite([error_n[fitted], before[fitted]]).all():
+        return Rest(1, error_n)  # a cell that had no valid value makes all begin anew: the mean of a tick is noise
     ticks = state.rest.ticks + 1
-    mean_n = state.rest.cell_error_n + (error_n - state.rest.cell_error_n) / min(ticks, 4 * TARE_TICKS)
-    return Rest(ticks, mean_n)
+    return Rest(ticks, before + (error_n - before) / min(ticks, 4 * TARE_TICKS))
 
 
 def conditions(state: State, faults: Fault, off_wanted: bool, homed: bool, now_s: float) -> Condition:
