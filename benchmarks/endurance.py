@@ -224,7 +224,7 @@ REASONS = {  # and a part of the sentence that proves it
     "black hole": "does not react at all",
     "wrong AMS port": "no AMS port",
     "wrong size": "of different releases",
-    "gone after the first answer": "broke",
+    "gone after the first answer": "does not answer ADS requests",  # AdsLib calls it a timeout
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
+import pyads
 from msgspec import structs
 
 from controller.clock import Tick
@@ -18,7 +19,6 @@ from controller.service.mailbox import Message, send
 from controller.settings import load_site
 from controller.state import prepare
 from drivers.ads import AdsDriver
-from drivers.ams_client import Connection
 from drivers.exchange import COMMAND, LAYOUT_VERSION, SYMBOL_COMMAND, PlcState
 from drivers.shadow import ShadowDriver
 from drivers.virtual import ams
@@ -179,11 +179,10 @@ def test_a_whole_run_as_a_shadow_leaves_the_plc_as_it_was(tmp_path: Path) -> Non
 
 
 def command_block(ads: Ads) -> bytes:
-    host, _, port = ads.address.partition(":")
-    connection = Connection((host, int(port)), ads.ams_net_id, ads.ams_port, 1.0)
+    connection = pyads.Connection(ads.ams_net_id, ads.ams_port, ads.address)
+    connection.open()
     try:
-        handle = connection.read_write(0xF003, 0, 4, SYMBOL_COMMAND.encode() + b"\0")
-        return connection.read(0xF005, int.from_bytes(handle, "little"), COMMAND.itemsize)
+        return bytes(connection.read_by_name(SYMBOL_COMMAND, pyads.PLCTYPE_USINT * COMMAND.itemsize))
     finally:
         connection.close()
 

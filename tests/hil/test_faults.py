@@ -15,6 +15,7 @@ import pytest
 
 from controller import schema
 from controller.records import Link, Mode, Quality
+from controller.service.mailbox import Message, send
 from controller.settings import parse
 from tests.hil.stand import Row, Stand, System, names, switch
 from tests.machines import SIMULATION, own_site
@@ -112,7 +113,6 @@ CASES = [
     net("net.cut"),
     net("net.cut-request", "1"),
     net("net.cut-answer", "1"),
-    net("net.truncate", "1"),
     net("net.garble", "1"),
     net("net.noise", "1"),
     net("net.unplug", hold_s=6.0),
@@ -275,6 +275,52 @@ def test_a_black_hole_at_the_start_leaves_the_program_responsive(tmp_path: Path)
         plant.ends()
 
 
+def test_a_library_that_hangs_is_named_and_ends_the_run_in_order(tmp_path: Path) -> None:
+    stand = Stand(tmp_path, *SITES["terminals"])
+    stand.move()
+    stand.watch(0.15)
+    began_s = stand.mark()
+    stand.fault("net.truncate", "1")
+    row = stand.wait(has("STATUS_STALE"), 1.0)
+    assert stand.system.ends() == 4
+    assert time.monotonic() - began_s < 20.0
+    *_, last = stand.dicts(), *stand.rows()
+    assert (last["mode"], last["link"]) == (Mode.FAULT, Link.DOWN)
+    check_no_wrong_value(stand)
+    text = stand.system.log.read_text()
+    assert re.search(r"no new set-point for \d+ ms: controlled hold", text)
+    assert re.search(r"pkm run: the ADS library does not return .* must be started again", text)
+    assert "Traceback" not in text
+    assert stand.system.summary["recorded"] == stand.system.summary["ticks"]
+    tell(stand, "net.truncate 1", row, began_s, TRIPPED, "the program ends and is started again")
+
+
+def test_after_a_library_that_hung_the_next_start_works(tmp_path: Path) -> None:
+    """A demo ends with its fault, before the hang is certain: the process must end all the same."""
+    text = own_site(tmp_path)
+    plant = System(tmp_path, command="plant", site=text)
+    try:
+        plant.said("listens at")
+        control = System(tmp_path, "--demo", site=text.split("[broker]")[0])
+        control.said("request SINE: accepted")
+        switch(Path(parse(text, schema.Site, tmp_path).virtual_cell.control), "net.truncate", "1")
+        assert control.ends() == 4
+        plant.said("quick stop")
+        plant.said("standstill")
+        again = System(tmp_path, "--json")
+        again.said("start → OFF")
+        requests, end_s = Path(parse(text, schema.Site, tmp_path).requests.path), time.monotonic() + 10.0
+        while send(requests, Message(time.time_ns() // 1000, "ready")).verdict != "ACCEPTED":
+            assert time.monotonic() < end_s, again.log.read_text()
+            time.sleep(0.05)
+        again.said("READY")
+        again.process.terminate()
+        assert again.ends() == 0, again.log.read_text()
+    finally:
+        plant.process.terminate()
+        plant.ends()
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.site}: {case.name}")
 def test_fault(stands: Callable[[str], Stand], case: Case) -> None:
     for _ in range(3):  # others on this machine may disturb: what the loop itself was late for proves nothing
@@ -295,8 +341,10 @@ def play(stand: Stand, case: Case) -> Line:
         stand.fault(fault)
     stand.fault(case.fault, case.value)
     stand.wait(case.shown, case.within_s, "seen")
-    first = next(row for row in stand.dicts() if case.shown(row) or row["faults"])
-    detected_ms = math.nan if case.shown is unmoved else stand.since_ms(first, began_s)
+    detected_ms = math.nan
+    if case.shown is not unmoved:
+        first = next(row for row in stand.dicts() if case.shown(row) or row["faults"])
+        detected_ms = stand.since_ms(first, began_s)
     if case.stops:
         stand.wait(lambda row: row["mode"] != Mode.ACTIVE, 0.5, "no longer in motion")
     stand.watch(case.hold_s)
