@@ -1,0 +1,1 @@
+"""Which parameters forces can tell, and the motions that tell them best."""
