@@ -130,7 +130,14 @@ def euler(inertia: Array, w: Array, e: Array) -> Array:
 
 
 def group(
-    part: Side, mass: float, h: Array, columns: Array, to_joint: Array, at_joint: Array, g: Array, left_out: str
+    part: Side,
+    mass: float,
+    h: Array,
+    columns: Array,
+    to_joint: Array,
+    at_joint: Array,
+    g: Array,
+    left_out: tuple[str, ...],
 ) -> tuple[Array, Array]:
     """Inertial minus gravity force, and moment about the base joint B, of a rigid group.
 
@@ -143,20 +150,21 @@ def group(
     inertia = turned(part.frame, columns) - shift(mass, c) + shift(mass, r)
     here = at_joint - np.cross(part.e, to_joint) - np.cross(part.w, np.cross(part.w, to_joint))
     force = mass * (here - g + np.cross(part.e, r) + np.cross(part.w, np.cross(part.w, r)))
-    if left_out == TWICE:
+    if TWICE in left_out:
         return force, np.cross(r, force) + euler(inertia, part.w, part.e)
-    seen = -g if left_out == CENTRE else here - g
+    seen = -g if CENTRE in left_out else here - g
     return force, euler(inertia, part.w, part.e) + mass * np.cross(r, np.broadcast_to(seen, r.shape))
 
 
-def forces(machine: Mechanism, states: States, lower: list[tuple[float, Array]], left_out: str = NONE) -> Array:
+def forces(machine: Mechanism, states: States, lower: list[tuple[float, Array]], *left_out: str) -> Array:
     """Axis forces (N, n) by the leg's moment balance about its base joint, less what `left_out` names.
 
-    `lower`: mass and centre of mass of each leg's lower links, which the machine's arrays do not keep.
+    TWICE goes before CENTRE. `lower`: mass and centre of mass of each leg's lower links, which the machine's arrays do
+    not keep.
     """
     body, still = angular(states), Motion(np.eye(3), *np.zeros((2, *states.x[:, :3].shape)))
     o, v, a = states.x[:, :3], states.xd[:, :3], states.xdd[:, :3]
-    g, spins = machine.platform[layout.GRAVITY : layout.GRAVITY + 3], left_out != SPIN
+    g, spins = machine.platform[layout.GRAVITY : layout.GRAVITY + 3], SPIN not in left_out
     platform = machine.platform
     h = body.R @ platform[layout.MOMENT : layout.MOMENT + 3]
     force = platform[layout.MASS] * (a - g) + np.cross(body.e, h) + np.cross(body.w, np.cross(body.w, h))
@@ -197,7 +205,7 @@ def forces(machine: Mechanism, states: States, lower: list[tuple[float, Array]],
             F, X_p = group(top, row[layout.UPPER_MASS], upper_h, columns, line, ab, g, left_out)
             rub = row[layout.UNIVERSAL_FRICTION] * (top.w - body.w)
             X_p, along = X_p + rub, along + dot(F, n)
-            carrier = n if left_out == MOMENT else top.q
+            carrier = n if MOMENT in left_out else top.q
             held = times(dot(X_p, n) / dot(n, carrier), carrier)
             X_p, passed = X_p - held, held - rub
         inertia_r, hand, per_metre = row[layout.ROTOR_INERTIA], row[layout.HAND], row[layout.MOTOR_RAD_M]
@@ -210,7 +218,7 @@ def forces(machine: Mechanism, states: States, lower: list[tuple[float, Array]],
         if revolute:
             X = times(dot(N, base.frame[:, :, 1]), base.frame[:, :, 1])
         else:
-            carrier = n if left_out == MOMENT else base.q
+            carrier = n if MOMENT in left_out else base.q
             X = N - times(dot(N, n) / dot(n, carrier), carrier)
         leg = times(along, n) + np.cross(X + X_p, n) / length[:, None]
         force, moment = force + leg, moment + np.cross(arm, leg) + passed
