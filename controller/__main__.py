@@ -1,6 +1,7 @@
 """The command `pkm`. Every heavy import waits until its command is called: `pkm --help` answers at once."""
 
 import argparse
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -18,6 +19,16 @@ from controller.errors import ConfigurationError, PkmError, RunError
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit code and never lets a traceback out for a foreseen error."""
+    code = _called(arguments)
+    ads = sys.modules.get("drivers.ads")
+    if ads and ads.hanging():  # the interpreter would wait for that call for ever
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _called(arguments: list[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return options.call(options) or 0
@@ -78,12 +89,27 @@ def _parser() -> argparse.ArgumentParser:
         table = command(name, _table, text)
         table.add_argument("machine", type=Path, metavar="MACHINE.toml")
 
+    excite = command("excite", _excite, "design a motion that tells the dynamic parameters, inside all limits; CSV")
+    excite.add_argument("machine", type=Path, metavar="MACHINE.toml")
+    excite.add_argument("--harmonics", type=_count, default=5, metavar="N", help="default: %(default)s")
+    excite.add_argument("--period", type=_seconds, default=10.0, metavar="S", help="default: %(default)s")
+    excite.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="time to search, default 60")
+    excite.add_argument("--starts", type=_count, default=None, metavar="N", help="end after N starts")
+    excite.add_argument("--seed", type=int, default=0, metavar="K")
+    excite.add_argument("--objective", choices=["condition", "logdet"], default="condition")
+    excite.add_argument("--rest-to-rest", action="store_true", help="start and end at rest, so that it can be played")
+    excite.add_argument("--dask", default="", metavar="ADDRESS", help="search on a Dask cluster, not on this computer")
+    excite.add_argument("--friction", action="store_true", help="the friction motions of a spherical platform instead")
+
     replay = command("replay", _replay, "run a recording through the cycle again, find the first difference")
     replay.add_argument("recording", type=Path, metavar="RECORDING")
 
     request = command("request", _request, "an operator request to the running service")
-    request.add_argument("kind", choices=["ready", "move", "sine", "stop", "off", "acknowledge", "tare"])
-    request.add_argument("values", nargs="*", metavar="COORDINATE=VALUE", help="such as z_m=0.9 yaw_rad=0.1")
+    request.add_argument("kind", choices=["home", "ready", "move", "sine", "stop", "off", "acknowledge", "tare",
+                                         "track", "stream"])  # fmt: skip
+    request.add_argument(
+        "values", nargs="*", metavar="COORDINATE=VALUE", help="such as z_m=0.9 yaw_rad=0.1; of track: its name"
+    )
     request.add_argument("--site", type=Path, default=Path("config/sites/simulation.toml"), metavar="SITE.toml")
     request.add_argument("--speed-share", type=float, default=1.0)
     request.add_argument("--frequency-hz", type=float, default=0.0)
@@ -99,6 +125,13 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"found {text}, expected a number of seconds above 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"found {text}, expected a number from 1 on")
     return value
 
 
@@ -253,6 +286,24 @@ def _table(options: Any) -> int:
     return 0
 
 
+def _excite(options: Any) -> int:
+    from controller.lint.geometry import require_sound
+    from controller.settings import load_machine
+
+    machine, _ = load_machine(options.machine)
+    require_sound(machine, options.machine)
+    from controller.identification import excitation
+    from controller.identification.excite import Options, excite, excite_friction
+
+    if options.friction:
+        excite_friction(machine, sys.stdout, sys.stderr)
+        return 0
+    series = excitation.Series(options.harmonics, options.period, options.rest_to_rest)
+    asked = Options(series, options.objective, options.seconds, options.seed, options.starts, options.dask)
+    excite(machine, asked, sys.stdout, sys.stderr)
+    return 0
+
+
 def _recording(path: Path) -> tuple[dict[str, Any], Any]:
     """Meta and rows of a recording."""
     from controller.gateway.recorder import read
@@ -288,14 +339,19 @@ def _request(options: Any) -> int:
     from controller.settings import load_site
 
     pose: dict[str, float] = {}
-    for item in options.values:
+    track = options.values[0] if options.kind == "track" and len(options.values) == 1 else ""
+    if options.kind == "track" and not track:
+        raise ConfigurationError(f"found {len(options.values)} names, expected the name of one track of the site")
+    for item in () if track else options.values:
         name, _, text = item.partition("=")
         try:
             pose[name] = float(text)
         except ValueError:
             raise ConfigurationError(f"{item!r}: expected COORDINATE=VALUE with a number, such as z_m=0.9") from None
     site = load_site(options.site).site
-    message = Message(time.time_ns() // 1000, options.kind, pose, options.speed_share, options.frequency_hz)
+    message = Message(
+        time.time_ns() // 1000, options.kind, pose, options.speed_share, options.frequency_hz, track
+    )  # fmt: skip
     answer = send(Path(site.requests.path), message)
     print(f"{answer.verdict}: {answer.text}" + (f" (mode {answer.mode})" if answer.mode else ""))  # noqa: T201
     return 0 if answer.verdict == "ACCEPTED" else 1

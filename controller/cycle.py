@@ -4,17 +4,27 @@ sample -> estimate -> what is wrong -> request -> mode -> reference -> legs -> g
 Time comes in with the sample; nothing is read, written, logged or waited for. Same inputs, same bits.
 """
 
-import numpy as np
+import math
+from dataclasses import replace
 
-from controller.motion import trajectory
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.mechanism import posture
+from controller.motion import monitor, stream, trajectory
 from controller.motion.estimator import UNKNOWN, estimate
+from controller.motion.feedback import OFF, Law, bears, computed_force
 from controller.motion.feedforward import leg_demand
-from controller.motion.trajectory import Hold
+from controller.motion.homing import find_pose
+from controller.motion.trajectory import Chase, Hold
 from controller.records import (
+    RESERVES,
     Array,
     AxisMode,
     Command,
+    Estimate,
     Fault,
+    Limit,
     Link,
     Mode,
     Output,
@@ -24,9 +34,11 @@ from controller.records import (
     Sample,
     Verdict,
 )  # fmt: skip
-from controller.requests import TARE_TICKS, take
+from controller.requests import TARE_TICKS, plan_stop, take
 from controller.safety.faults import TRIPPING, Effect, effect_of
+from controller.safety.homing import ABOUT_LENGTHS, judge_homing
 from controller.safety.limits import guard, judge_motion, judge_sample
+from controller.safety.pacing import at_rest, follow_on
 from controller.safety.sensors import judge_sensors
 from controller.safety.supervisor import Condition, next_mode
 from controller.state import Health, Rest, Setup, State
@@ -47,33 +59,60 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
 
     # where is the machine, and what is wrong
     faults = judge_sample(sample, setup.limits)
-    measured, twist = UNKNOWN, state.twist_rad.copy()
+    measured, twist, reserves = UNKNOWN, state.twist_rad.copy(), np.full(len(RESERVES), np.nan)
     if not faults & UNUSABLE:
-        measured = estimate(setup.machine, sample.length_m, sample.length_m_s, state.x_guess, twist)
-        faults |= judge_motion(sample, measured, setup.limits, state.latched)
+        if sample.axes_homed and state.search.located:
+            measured = estimate(setup.machine, sample.length_m, sample.length_m_s, state.x_guess, twist)
+        elif sample.axes_homed:
+            measured = find_pose(setup.machine, sample.length_m, sample.length_m_s, setup.home, twist)
+        base, platform = swings_at(setup, measured)
+        wrong, reserves = judge_motion(sample, measured, base, platform, setup.limits, state.latched)
+        faults |= wrong if sample.axes_homed else wrong & ~ABOUT_LENGTHS
     x_guess, twist = (state.x_guess, state.twist_rad) if measured is UNKNOWN else (measured.pose, twist)
+    if not sample.axes_homed:
+        x_guess, twist, reserves[0] = setup.home, np.zeros_like(twist), np.nan
     health, unwell = judge_health(setup, state, sample, bool(faults & SILENT))
     faults |= unwell
+    search, homed, unfound = judge_homing(
+        state.search, state.mode, state.command.seq, sample, elapsed_s, setup.homing_most_s
+    )
+    search = search._replace(located=search.located or measured is not UNKNOWN)
+    faults |= unfound
+    if setup.stream and state.mode is Mode.ACTIVE and isinstance(state.plan, Chase):
+        faults |= stream.is_lost(setup.stream, state.plan, sample.stream) * Fault.STREAM_LOST
+
+    # what pushes the platform, and which cell or drive contradicts the rest
+    followed = state.command.axis_mode in (AxisMode.FOLLOW, AxisMode.FORCE)
+    powered, fresh = followed and state.latched, not faults & (UNUSABLE | SILENT)
+    loads = monitor.observe(setup.monitor, state.monitor, sample, measured, twist, state.feedback.forcing)
+    memory, pushed, wrench, residual_n = monitor.judge(
+        setup.monitor, state.monitor, loads, state.tare_n, powered, fresh
+    )
+    faults |= pushed | monitor.overforce(setup.monitor, sample) * Fault.OVERFORCE
 
     # what is asked for, and may it be
-    verdict, wanted, plan = take(setup, state, sample, request, faults)
+    verdict, wanted, plan, refusal = take(setup, state, sample, request, faults)
 
     # mode
     off_wanted = state.mode is not Mode.OFF and (state.off_wanted or Condition.OFF_WANTED in wanted)
-    mode = next_mode(state.mode, wanted | conditions(state, faults, off_wanted, sample.axes_homed, now_s))
+    mode = next_mode(state.mode, wanted | conditions(state, faults, off_wanted, homed, now_s))
 
     # reference
     latched = state.latched
     if mode is Mode.STOPPING and state.mode is Mode.ACTIVE:
         # a stop starts from the last commanded state, never from the measured one
         start_s = state.tick * setup.period_s
-        plan = trajectory.plan_stop(setup.motion, state.reference, start_s) or Hold(state.reference.pose)
+        plan = plan_stop(setup, state.reference, start_s)
     elif mode not in POWERED:
         plan, latched = Hold(x_guess), False  # whatever was planned is dropped
     elif not latched:
         plan, latched = hold_where_it_is(setup, sample, x_guess, twist)
     elif mode is not Mode.ACTIVE:
         plan = state.plan
+    limited = Limit.NONE
+    if setup.stream and isinstance(plan, Chase):
+        ticks = max(sample.tick - state.tick, 1)
+        plan, limited = stream.chase(setup.stream, plan, sample.stream, twist, now_s, ticks)
     reference = trajectory.at(plan, now_s)
 
     # legs, and the guard with the last word
@@ -85,27 +124,54 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
         velocity_m_s=legs.rate_m_s,
         force_n=setup.control.force_feedforward * legs.axis_n,
     )
-    command, found, acted = guard(setup.limits, faults, state.command, state.step_m_s, proposed, elapsed_s)
+    forces = OFF
+    if setup.law and latched and (state.feedback.forcing or may_press(setup.law, setup, sample, measured)):
+        force_n, forces = computed_force(
+            setup.law, state.feedback, measured, sample.age_s, reference, state.reference, elapsed_s, sample.drive_n,
+            legs, twist,
+        )  # fmt: skip
+        proposed = replace(proposed, axis_mode=AxisMode.FORCE, force_n=force_n)
+    trail = state.trail if followed else at_rest(sample.setpoint_m, setup.period_s)
+    command, found, acted = guard(setup.limits, faults, state.command, trail, proposed, elapsed_s)
+    if state.feedback.forcing and (acted or sample.link is not Link.UP):
+        forces = forces._replace(integral=state.feedback.integral)  # it would make up for what is not the model's fault
+    acted |= limited
     if found & TRIPPING:
         mode, latched = Mode.FAULT, False
     faults |= found | (state.faults if mode is Mode.FAULT else Fault.NONE)
 
     tared = verdict is Verdict.ACCEPTED and request.kind is RequestKind.TARE
-    tare_n = state.rest.cell_error_n if tared else state.tare_n
-    rest = compare_at_rest(setup, state, sample, mode, legs.cell_n)
-    both_follow = command.axis_mode is AxisMode.FOLLOW and state.command.axis_mode is AxisMode.FOLLOW
-    step_m_s = both_follow * (command.position_m - state.command.position_m) / elapsed_s
+    tare_n = state.rest.error_n if tared else state.tare_n
+    still = mode is Mode.READY and state.latched
+    rest = mean_at_rest(still, state.rest, cell_errors(setup, sample, legs.cell_n), setup.cells >= 0)
+    axis_n = loads.error_n[monitor.AXIS] if loads else np.full(len(setup.cells), np.nan)
+    axis_rest = mean_at_rest(still, state.axis_rest, axis_n, np.ones(len(axis_n), np.bool_))
+    for row, mean in ((monitor.CELL, rest), (monitor.AXIS, axis_rest)):
+        if mean.ticks >= TARE_TICKS:
+            memory = monitor.learn(setup.monitor, memory, row, mean.error_n)
+    following = command.axis_mode in (AxisMode.FOLLOW, AxisMode.FORCE)
+    skipped = sample.tick - state.tick > 1
+    memory = monitor.remember(memory, reference, command, legs.position_m, following, skipped)
+    trail = follow_on(trail, command.position_m, elapsed_s, behind=command.position_m is not proposed.position_m)
     following_error_m = sample.setpoint_m - sample.length_m
+    left_s = max(trajectory.end_s(plan) - now_s, 0.0) if mode in (Mode.ACTIVE, Mode.STOPPING) else 0.0
     return (
         State(
-            mode, plan, reference, x_guess, twist, command, step_m_s, sample.tick, health, rest, tare_n, latched,
-            off_wanted, faults,
+            mode, plan, reference, x_guess, twist, command, trail, sample.tick, health, rest, axis_rest, memory,
+            tare_n, latched, off_wanted, faults, search, forces,
         ),
         Output(
             mode, command, measured, reference, legs.actuator_n, legs.cell_n, following_error_m,
-            np.full(6, np.nan), np.full_like(following_error_m, np.nan), faults, acted, tare_n, request.id, verdict,
+            wrench, residual_n, faults, acted, reserves, tare_n, request.id,
+            verdict, refusal, left_s if math.isfinite(left_s) else 0.0,
         ),
     )  # fmt: skip
+
+
+def may_press(law: Law, setup: Setup, sample: Sample, measured: Estimate) -> bool:
+    """From set-points of position to forces: once the drives hold the former, with forces that the machine needs."""
+    lag_m = np.abs(sample.setpoint_m - sample.length_m).max()
+    return bool(lag_m <= setup.control.start_tolerance_m) and bears(law, measured, sample.drive_n)
 
 
 def axis_mode_of(mode: Mode, latched: bool) -> AxisMode:
@@ -143,17 +209,22 @@ def judge_health(setup: Setup, state: State, sample: Sample, plc_silent: bool) -
     return Health(sample.plc_cycle, frozen_ticks, late_bucket, enabling_s, invalid_ticks), faults | lost
 
 
-def compare_at_rest(setup: Setup, state: State, sample: Sample, mode: Mode, model_cell_n: Array) -> Rest:
-    """The running mean of what the load cells read more than the model says; it begins anew with every motion."""
-    if not (mode is Mode.READY and state.latched) or len(sample.sensor) == 0:
-        return state.rest if state.rest.ticks == 0 else Rest(0, np.zeros_like(model_cell_n))
+def cell_errors(setup: Setup, sample: Sample, model_n: Array) -> Array:
+    """What the load cells read more than the model says (n,), NaN without a valid one."""
+    if len(sample.sensor) == 0:
+        return np.full_like(model_n, np.nan)
     good = (setup.cells >= 0) & (sample.sensor_quality[setup.cells] == Quality.GOOD)
-    error_n = np.where(good, sample.sensor[setup.cells], np.nan) - model_cell_n
-    fitted, before = setup.cells >= 0, state.rest.cell_error_n
-    if state.rest.ticks == 0 or not np.isfinite([error_n[fitted], before[fitted]]).all():
-        return Rest(1, error_n)  # a cell that had no valid value makes all begin anew: the mean of a tick is noise
-    ticks = state.rest.ticks + 1
-    return Rest(ticks, before + (error_n - before) / min(ticks, 4 * TARE_TICKS))
+    return np.where(good, sample.sensor[setup.cells], np.nan) - model_n
+
+
+def mean_at_rest(still: bool, before: Rest, error_n: Array, fitted: NDArray[np.bool_]) -> Rest:
+    """The running mean of what sources show more than the model says; it begins anew with every motion."""
+    if not still:
+        return before if before.ticks == 0 else Rest(0, np.zeros_like(error_n))
+    if before.ticks == 0 or not np.isfinite([error_n[fitted], before.error_n[fitted]]).all():
+        return Rest(1, error_n)  # a source that had no valid value makes all begin anew: the mean of a tick is noise
+    ticks = before.ticks + 1
+    return Rest(ticks, before.error_n + (error_n - before.error_n) / min(ticks, 4 * TARE_TICKS))
 
 
 def conditions(state: State, faults: Fault, off_wanted: bool, homed: bool, now_s: float) -> Condition:
@@ -171,6 +242,13 @@ def conditions(state: State, faults: Fault, off_wanted: bool, homed: bool, now_s
     if homed:
         result |= Condition.HOMED
     return result
+
+
+def swings_at(setup: Setup, measured: Estimate) -> tuple[Array, Array]:
+    """How far each leg has swung in its base joint and in its platform joint, (n,) each."""
+    base, platform = np.empty((2, 1, len(setup.limits.length_min_m)))
+    posture.joint_swings(setup.machine, measured.pose[np.newaxis], base, platform)
+    return base[0], platform[0]
 
 
 def hold_where_it_is(setup: Setup, sample: Sample, x_guess: Array, twist: Array) -> tuple[Hold, bool]:

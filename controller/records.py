@@ -115,6 +115,7 @@ class Fault(IntFlag):
     DRIVE_SUSPECT = 1 << 22
     SINGULAR = 1 << 23
     JOINT_ANGLE = 1 << 24
+    EXTERNAL_LOAD = 1 << 25
 
 
 class Limit(IntFlag):
@@ -127,6 +128,35 @@ class Limit(IntFlag):
     FORCE = 1 << 3
     JERK = 1 << 4
     POSE = 1 << 5
+    TORQUE = 1 << 6
+
+
+class Obstacle(IntEnum):
+    """What stands in the way of a motion that is refused as unreachable: of a leg, of a coordinate or of all."""
+
+    NONE = 0
+    POSE = 1  # of a coordinate
+    STROKE = 2  # this and what follows of a leg
+    BASE_SWING = 3
+    PLATFORM_SWING = 4
+    CONDITION = 5  # of all
+    SPEED = 6
+    ACCELERATION = 7
+    JERK = 8
+    NO_PATH = 9  # there is no motion from the present state of motion to the target
+
+
+class Refusal(NamedTuple):
+    """Why a motion is refused as unreachable."""
+
+    obstacle: Obstacle
+    which: int  # leg or coordinate, from 1; 0 where there is none
+    excess: float  # beyond the limit, in its unit
+
+
+NO_REFUSAL = Refusal(Obstacle.NONE, 0, 0.0)
+# kinds of limits of which a tick tells how much is left
+RESERVES = ("stroke", "pose", "swing", "condition", "speed", "force")
 
 
 class AxisMode(IntEnum):
@@ -143,6 +173,7 @@ class Stream(NamedTuple):
     """The newest pose that a motion-base host sent."""
 
     seq: int  # the host's number of it; -1 before the first
+    host_s: float  # the host's time of it; 0 before the first
     age_s: float  # since it came; infinite before the first
     pose: Array  # (6,) NaN before the first
 
@@ -232,9 +263,12 @@ class Output:
     residual_n: Array  # (n,) measured minus modelled force of each leg, of cell or drive; NaN where not known
     faults: Fault
     limits: Limit
+    reserves: Array  # (6,) smallest share left of each kind of RESERVES; NaN where it is not known
     tare_n: Array  # (n,) what the load cells read too much, by the last tare
     request_id: int  # of the request this tick answered, 0 for none
     verdict: Verdict
+    refusal: Refusal  # why, with Verdict.UNREACHABLE
+    left_s: float = 0.0  # until the motion under way ends; 0 where it has no end
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +336,7 @@ def _sensor_channels(n: int, names: Sequence[str]) -> list[Channel]:
 
 _STREAM = (
     Channel("stream_seq", "1", "number of the newest pose of the stream"),
+    Channel("stream_host_s", "s", "the host's time of it"),
     Channel("stream_age_s", "s", "since it came"),
     *_pose_channels("stream_", "", "pose of the stream"),
 )
@@ -366,9 +401,17 @@ def channels(n: int, sensors: Sequence[str] = (), stream: bool = False) -> list[
         *_leg_channels(n, "residual_{i}_n", "N", "measured minus modelled force, of cell or drive"),
         Channel("faults", "flags", ", ".join(f"{v.value} {v.name}" for v in Fault if v)),
         Channel("limits", "flags", ", ".join(f"{v.value} {v.name}" for v in Limit if v)),
+        *(
+            Channel(f"reserve_{kind}", "1", f"smallest share left of any limit of {kind}: 1 far, 0 at it, < 0 beyond")
+            for kind in RESERVES
+        ),
         *_leg_channels(n, "tare_{i}_n", "N", "what the load cell reads too much, by the last tare"),
         Channel("answer_id", "1", "id of the request answered in this tick, 0 for none"),
         Channel("verdict", "code", ", ".join(f"{v.value} {v.name}" for v in Verdict)),
+        Channel("left_s", "s", "until the motion under way ends, 0 where it has no end"),
+        Channel("refusal", "code", "what makes it unreachable: " + ", ".join(f"{v.value} {v.name}" for v in Obstacle)),
+        Channel("refusal_which", "1", "leg or pose coordinate of that, from 1"),
+        Channel("refusal_excess", "1", "by how much beyond the limit, in its unit"),
         # Timing
         Channel("lateness_s", "s", "wake-up after the deadline"),
         Channel("cycle_s", "s", "time spent in the previous cycle"),
@@ -392,7 +435,7 @@ def pack(row: Array, sample: Sample, request: Request, output: Output, timing: T
          sample.axes_homed),
         sample.length_m, sample.length_m_s, sample.setpoint_m, sample.drive_n,
         sample.sensor, sample.sensor_age_s, sample.sensor_quality,
-        *(((stream.seq, stream.age_s), stream.pose) if stream else ()),
+        *(((stream.seq, stream.host_s, stream.age_s), stream.pose) if stream else ()),
         (request.kind, request.id), request.pose, (request.speed_share, request.frequency_hz, request.track),
         (output.mode, command.seq, command.axis_mode),
         command.position_m, command.velocity_m_s, command.force_n,
@@ -400,7 +443,8 @@ def pack(row: Array, sample: Sample, request: Request, output: Output, timing: T
         reference.pose, reference.rate, reference.acceleration,
         output.model_n, output.model_cell_n, output.following_error_m,
         output.wrench, output.residual_n,
-        (output.faults, output.limits), output.tare_n, (output.request_id, output.verdict),
+        (output.faults, output.limits), output.reserves, output.tare_n,
+        (output.request_id, output.verdict, output.left_s), output.refusal,
         (timing.lateness_s, timing.cycle_s, timing.exchange_s, timing.skipped, timing.dropped),
     )  # fmt: skip
     at = 0
@@ -415,8 +459,8 @@ def unpack_inputs(row: Array, n: int, k: int = 0, stream: bool = False) -> tuple
     head, at = row[:_HEAD].tolist(), _HEAD + 4 * n
     legs, sensors = row[_HEAD:at].reshape(4, n), row[at : at + 3 * k].reshape(3, k)
     at += 3 * k
-    streamed = Stream(int(row[at]), float(row[at + 1]), row[at + 2 : at + 8]) if stream else None
-    tail = row[at + 8 * stream :]
+    streamed = Stream(int(row[at]), float(row[at + 1]), float(row[at + 2]), row[at + 3 : at + 9]) if stream else None
+    tail = row[at + 9 * stream :]
     sample = Sample(
         tick=int(head[0]), t_s=head[1], link=Link(int(head[2])), age_s=head[3], plc_cycle=int(head[4]),
         seq_echo=int(head[5]), plc_state=int(head[6]), plc_error=int(head[7]),

@@ -16,6 +16,7 @@ Port = Annotated[int, Meta(ge=1, le=65535)]
 Vector = tuple[float, float, float]
 Tensor = tuple[Vector, Vector, Vector]
 Range = tuple[float, float]
+Coefficients = Annotated[list[float], Meta(max_length=20)]
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +91,7 @@ class LegLimits(Table, frozen=True):
     speed_m_s: Positive
     acceleration_m_s2: Positive
     force_n: Positive
+    jerk_m_s3: Positive | None = None  # None: the acceleration may come and go within 40 ms
     base_swing_rad: Annotated[float, Meta(gt=0.0, le=1.5708)] = 1.5708  # how far the leg may swing in its base joint
     platform_swing_rad: Annotated[float, Meta(gt=0.0, le=1.5708)] = 1.5708  # likewise in its platform joint, from home
 
@@ -287,16 +289,103 @@ class Sensor(Table, frozen=True, kw_only=True):
     calibration: BridgeCalibration | CurrentCalibration | None = None
 
 
-class Control(Table, frozen=True):
-    """The control law."""
+class Feedback(Table, frozen=True):
+    """The law "force": one bandwidth for all coordinates, the model weights the error; refused where it is unstable."""
 
+    bandwidth_1_s: Positive = 30.0
+    damping: Annotated[float, Meta(ge=0.3, le=3.0)] = 1.0
+    integral_time_s: Positive = 0.2
+    model_error: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.3  # share by which the true inertia may be off, anywhere
+    force_delay_s: ShortTime = 0.003  # from a force set-point of the PLC to the force in the axis
+    status_lead_s: ShortTime = 0.0025  # before a tick the status is read once more, for so young a measurement
+
+
+class Bounds(Table, frozen=True):
+    """What the force of a leg may be off its model; None: derived from the machine."""
+
+    base_n: NonNegative | None = None
+    per_speed_n_s_m: NonNegative | None = None  # of the axis
+    per_acceleration_n_s2_m: NonNegative | None = None
+
+
+class Monitor(Table, frozen=True):
+    """What is made of forces that the model does not explain."""
+
+    collision: Literal["trip", "warn", "off"] = "trip"
+    persistence_ticks: Annotated[int, Meta(ge=1, le=100)] = 3
+    filter_s: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.02  # time constant
+    cells: Bounds = Bounds()
+    drives: Bounds = Bounds()  # of pressures, too
+
+
+class Control(Table, frozen=True):
+    """The control law: set-points of position for the drives' own loops, or of force."""
+
+    law: Literal["position", "force"] = "position"
+    feedback: Feedback = Feedback()
     velocity_feedforward: Share = 1.0
     force_feedforward: Share = 1.0
     screw_compensation: bool = True  # false takes the axis of a UHU leg for its length, the twist of its screw left out
     start_tolerance_m: Positive = 2e-4  # |set-point - length| before a motion may start
     following_error_m: Positive = 0.015  # a larger lag trips
     enable_timeout_s: Positive = 3.0
+    condition_limit: Annotated[float, Meta(ge=1.0)] | None = None  # of the Jacobian; None: 20 times that at home
     tare_limit: Share = 0.05  # of a load cell's capacity: the largest difference to the model that a tare may take away
+    monitor: Monitor = Monitor()
+
+
+class Homing(Table, frozen=True, kw_only=True):
+    """How the drives find out where they are after power-up: all legs move slowly one way until each has found its
+    reference, then all go back a little."""
+
+    method: Literal["absolute", "reference", "force"] = "absolute"
+    length_m: Positive | list[Positive] | None = None  # of a leg at its mark or stop: one number, or a number a leg
+    direction: Literal["retract", "extend"] = "retract"
+    speed_m_s: Annotated[float, Meta(gt=0.0, le=0.05)] = 0.01
+    travel_m: Positive = 0.4  # a leg that has found nothing after this way fails
+    back_m: Annotated[float, Meta(ge=0.001, le=0.1)] = 0.01  # away from mark or stop at the end
+    force_n: Positive = 600.0  # at a stop it is found there, elsewhere the leg is blocked
+    timeout_s: Positive = 90.0
+
+
+class Harmonics(Table, frozen=True, kw_only=True):
+    """Coefficients of a Fourier series, of the base frequency, twice that and so on, for each pose coordinate."""
+
+    x_m: Coefficients = []
+    y_m: Coefficients = []
+    z_m: Coefficients = []
+    yaw_rad: Coefficients = []
+    pitch_rad: Coefficients = []
+    roll_rad: Coefficients = []
+
+
+class FourierTrack(Table, frozen=True, kw_only=True, tag_field="kind", tag="fourier"):
+    """Whole periods of a Fourier series about `centre`, which is home where it is left out."""
+
+    base_frequency_hz: Annotated[float, Meta(ge=0.001, le=5.0)]
+    periods: Annotated[int, Meta(ge=1, le=1000)] = 1
+    centre: Pose | None = None
+    sine: Harmonics = Harmonics()
+    cosine: Harmonics = Harmonics()
+
+
+class CsvTrack(Table, frozen=True, kw_only=True, tag_field="kind", tag="csv"):
+    """A table of poses over time; `file` is relative to the site file."""
+
+    file: str
+
+
+Track = FourierTrack | CsvTrack
+
+
+class Stream(Table, frozen=True, kw_only=True):
+    """Where a motion-base host sends its poses (UDP), and how they are followed."""
+
+    address: str
+    timeout_s: Annotated[float, Meta(ge=0.02, le=2.0)] = 0.25  # without a usable pose the motion is stopped
+    filter_hz: Annotated[float, Meta(ge=0.1, le=50.0)] = 5.0  # of third order
+    start_within_m: Positive = 0.05  # of where the machine is: the pose with which following may begin
+    start_within_rad: Positive = 0.1
 
 
 class RealTime(Table, frozen=True):
@@ -375,6 +464,8 @@ class VirtualCell(Table, frozen=True):
     cell_noise_n: NonNegative = 0.0
     cell_resolution_n: NonNegative = 0.0
     encoder_resolution_m: NonNegative = 0.0
+    homed: bool = True  # false: the encoders start with unknown offsets, as those that are not absolute
+    encoder_offset_m: NonNegative = 0.05  # the largest of these
     force_delay_s: NonNegative = 0.0
     plc_cycle_s: Annotated[float, Meta(ge=0.001, le=0.002)] = 0.002
     hydraulics: Hydraulics = Hydraulics()
@@ -390,6 +481,9 @@ class Site(Table, frozen=True, kw_only=True):
     devices: dict[str, Device] = {}
     sensors: dict[str, Sensor] = {}
     control: Control = Control()
+    tracks: dict[str, Track] = {}
+    stream: Stream | None = None
+    homing: Homing = Homing()
     realtime: RealTime = RealTime()
     ring: Ring
     requests: Requests

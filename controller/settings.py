@@ -30,6 +30,7 @@ class SiteFiles(NamedTuple):
     machine_text: str
     machine_path: Path
     path: Path  # of the site file
+    track_texts: dict[str, str] = {}  # noqa: RUF012  the CSV files of tracks, by name of the track
 
 
 def load_site(path: Path) -> SiteFiles:
@@ -43,7 +44,13 @@ def load_site(path: Path) -> SiteFiles:
     _check_site(site, path)
     machine_path = path.parent / site.machine
     machine, machine_text = load_machine(machine_path)
-    return SiteFiles(site, machine, site_text, machine_text, machine_path, path)
+    _check_homing(site.homing, len(machine.leg), path)
+    texts = {
+        name: text_of(path.parent / track.file)
+        for name, track in site.tracks.items()
+        if isinstance(track, schema.CsvTrack)
+    }
+    return SiteFiles(site, machine, site_text, machine_text, machine_path, path, texts)
 
 
 def load_machine(path: Path) -> tuple[schema.Machine, str]:
@@ -193,10 +200,28 @@ def _check_site(site: schema.Site, path: Path) -> None:
         raise ConfigurationError(
             f"{path}: ads.ams_net_id: found {site.ads.ams_net_id!r}, expected six numbers from 0 to 255"
         )
+    if site.stream and not (
+        (at := re.fullmatch(r"[A-Za-z0-9.-]+:([0-9]{1,5})", site.stream.address)) and int(at[1]) < 65536
+    ):
+        raise ConfigurationError(
+            f"{path}: stream.address: found {_SHORT.repr(site.stream.address)}, expected HOST:PORT"
+        )
     found = re.fullmatch(r"[A-Za-z0-9.-]+(?::([0-9]{1,5}))?", site.ads.address)
     if found is None or not 0 < int(found[1] or 1) < 65536:
         raise ConfigurationError(
             f"{path}: ads.address: found {_SHORT.repr(site.ads.address)}, expected HOST or HOST:PORT"
+        )
+
+
+def _check_homing(homing: schema.Homing, legs: int, path: Path) -> None:
+    """What types cannot say: methods that look for something need to know where it is, for each leg."""
+    if homing.method == "absolute":
+        return
+    if homing.length_m is None:
+        raise ConfigurationError(f'{path}: homing.length_m: this key is missing, method "{homing.method}" needs it')
+    if isinstance(homing.length_m, list) and len(homing.length_m) != legs:
+        raise ConfigurationError(
+            f"{path}: homing.length_m: found {len(homing.length_m)} numbers, expected one, or {legs}: one a leg"
         )
 
 

@@ -27,6 +27,7 @@ class PlcState(IntEnum):
     FOLLOWING = 2  # interpolating the host's set-points
     LATE = 3  # no new set-point within the watchdog time: controlled hold
     QUICK_STOP = 4  # no new set-point for too long: quick stop, latched until the host sends STOP, then HOLD
+    HOMING = 5  # the axes look for their references
 
 
 class PlcError(IntFlag):
@@ -40,7 +41,8 @@ class PlcError(IntFlag):
     JUMP = 16  # set-point further than one host period's travel from the last: refused, latched
     LAYOUT = 32  # size or version of the command block is wrong: ignored
     NOT_FINITE = 64  # a set-point is NaN or infinite: refused, latched
-    FOLLOWING = 128  # position lag above the limit: latched
+    FOLLOWING = 128  # position lag above the limit; in mode FORCE also speed or position (with their bits): latched
+    HOMING = 256  # an axis did not find its reference, or is to follow set-points before it has: latched
 
 
 class DriveStatus(IntFlag):
@@ -48,6 +50,7 @@ class DriveStatus(IntFlag):
 
     ENABLED = 1
     FAULT = 2
+    HOMED = 4  # it knows where it is
 
 
 class InputStatus(IntFlag):
@@ -72,7 +75,7 @@ COMMAND = np.dtype(
         ("velocity_feedforward", "<f8"),  # share of the set-point velocity that goes to the drives, 0 ... 1
         ("position_m", "<f8", AXES),
         ("velocity_m_s", "<f8", AXES),  # velocity of the set-point, for interpolation and feed-forward
-        ("force_n", "<f8", AXES),  # force feed-forward
+        ("force_n", "<f8", AXES),  # force feed-forward; in mode FORCE the set-point of force
     ]
 )
 

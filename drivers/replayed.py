@@ -9,17 +9,18 @@ from controller.records import Array, Command, Link, Request, RequestKind, Sampl
 class ReplayedDriver:
     """Gives sample and request of the next row at every tick; after the last row the link is down."""
 
-    def __init__(self, rows: Array, legs: int, sensors: int) -> None:
-        """Prepare rows (any number above 0, columns) in the order of `records.channels` of that many legs and sensors.
+    def __init__(self, rows: Array, legs: int, sensors: int, stream: bool = False) -> None:
+        """Prepare rows (any number above 0, columns) in the order of `records.channels` of that many legs and sensors;
+        `stream` where they have one.
 
         Raises:
             ValueError: there are no rows.
         """
         if len(rows) == 0:
             raise ValueError("found no rows, expected at least one")
-        self._rows, self._legs, self._sensors = rows, legs, sensors
+        self._rows, self._shape = rows, (legs, sensors, stream)
         self._next = 0
-        self._sample, self._request = unpack_inputs(rows[0], legs, sensors)
+        self._sample, self._request = unpack_inputs(rows[0], *self._shape)
 
     @property
     def exchange_s(self) -> float:
@@ -34,7 +35,7 @@ class ReplayedDriver:
     def read(self, tick: int, now_s: float, start_s: float) -> Sample:
         """The sample of the next row, in this tick and at this time; then the last one without a link."""
         if self._next < len(self._rows):
-            self._sample, self._request = unpack_inputs(self._rows[self._next], self._legs, self._sensors)
+            self._sample, self._request = unpack_inputs(self._rows[self._next], *self._shape)
             self._next += 1
         else:
             self._sample = replace(self._sample, link=Link.DOWN)

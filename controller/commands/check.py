@@ -13,14 +13,18 @@ import numpy as np
 from controller import schema
 from controller.errors import ConfigurationError, DeviceError
 from controller.lint.geometry import lint
+from controller.lint.homing import walk
 from controller.mechanism import posture
 from controller.mechanism.drive import build_drives
 from controller.mechanism.layout import Mechanism
 from controller.mechanism.model import FREEDOMS, build, home_pose
+from controller.motion.feedback import inertia_range, margin
 from controller.motion.feedforward import leg_demand
+from controller.motion.track import duration_s
 from controller.motion.trajectory import ZERO
 from controller.records import POSE, Array, Quality, Reference
 from controller.settings import SiteFiles, load_machine, load_site
+from controller.state import Setup, prepare
 from drivers.ads import LinkError
 from drivers.ads import check as check_plc
 from drivers.fitting import Fitted, Fittings, address, fit
@@ -45,10 +49,13 @@ def report(path: Path, connect: bool, out: TextIO) -> int:
     """
     if _is_site(path):
         files = load_site(path)
-        fittings = fit(files)
+        fittings, setup = fit(files), prepare(files.machine, files.site, files.track_texts)
         print(f"site {files.site.name}: valid", file=out)
         _report_machine(files.machine, files.machine_path, out)
+        _report_law(setup, out)
+        _report_homing(files.site.homing, files.machine, out)
         _report_fittings(files.site, fittings, out)
+        _report_references(files.site, setup, out)
         if connect and (problems := _try_devices(files, fittings, out)):
             raise DeviceError("; ".join(f"{name}: {problem}" for name, problem in problems.items()))
     elif connect:
@@ -113,6 +120,52 @@ def _report_space(machine: schema.Machine, model: Mechanism, home: Array, out: T
             continue
         ends = [posture.extent(model, home, sign * direction, (strokes[0], strokes[1]), 2.0) for sign in (-1.0, 1.0)]
         print(f"    {name:<9} {ends[0]:8.3f} {ends[1]:8.3f} {unit}", file=out)
+
+
+def _report_law(setup: Setup, out: TextIO) -> None:
+    """Who closes which loop with what margin, and the inertia it meets."""
+    given, limits = setup.control.feedback, setup.limits
+    if setup.law:
+        found = margin(given, setup.period_s)
+        print(
+            f"law force: bandwidth {given.bandwidth_1_s:g} 1/s, damping {given.damping:g}, integral time "
+            f"{given.integral_time_s:g} s, delay {1e3 * found.delay_s:.1f} ms; phase margin "
+            f"{math.degrees(found.phase_rad):.0f}° and largest eigenvalue {found.radius:.3f}, worst where "
+            f"the inertia is {found.share:.2f} of the model's (up to {100 * given.model_error:.0f} % off)",
+            file=out,
+        )
+    else:
+        print("law position: the drives close the loops, their gains are the drives' own business", file=out)
+    least_kg, most_kg = inertia_range(
+        setup.machine,
+        setup.drives,
+        np.array([limits.pose_min, limits.pose_max]),
+        np.array([limits.length_min_m, limits.length_max_m]),
+    )
+    print(f"  leg-space inertia over the workspace {least_kg:.1f} … {most_kg:.1f} kg (rotors included)", file=out)
+
+
+def _report_homing(homing: schema.Homing, machine: schema.Machine, out: TextIO) -> None:
+    """What homing does to the platform; nothing where the encoders are absolute."""
+    if homing.method == "absolute":
+        return
+    ways = walk(machine, homing)
+    print(
+        f"homing {homing.method}: from {ways.starts} poses the platform is tilted by up to "
+        f"{math.degrees(ways.tilt_rad):.1f}°, {math.degrees(ways.more_rad):.1f}° more than at the start",
+        file=out,
+    )
+    for problem in ways.problems:
+        print(f"warning: {problem}", file=out)
+
+
+def _report_references(site: schema.Site, setup: Setup, out: TextIO) -> None:
+    """One line for each track, which fits, and one for the stream."""
+    for (name, table), track in zip(site.tracks.items(), setup.tracks, strict=True):
+        kind = table.__struct_config__.tag
+        print(f"track {name}: {kind}, {duration_s(track):.2f} s, inside all limits", file=out)
+    if site.stream:
+        print(f"stream: at UDP {site.stream.address}, lost after {site.stream.timeout_s:g} s", file=out)
 
 
 def _report_fittings(site: schema.Site, fittings: Fittings, out: TextIO) -> None:

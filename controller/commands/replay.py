@@ -32,7 +32,7 @@ def replay(meta: dict[str, Any], rows: Array, source: Path) -> Difference | None
     machine = parse(meta["machine_toml"], schema.Machine, source)
     site = parse(meta["site_toml"], schema.Site, source)
     sensors = list(site.sensors)
-    columns = channels(len(machine.leg), sensors)
+    columns = channels(len(machine.leg), sensors, site.stream is not None)
     if [list(channel) for channel in columns] != [list(channel) for channel in meta["channels"]]:
         raise ConfigurationError(
             f"{source}: recorded by version {meta['version']}, whose channels this version does not know"
@@ -41,13 +41,13 @@ def replay(meta: dict[str, Any], rows: Array, source: Path) -> Difference | None
     if found["first_index"] or found["gaps"]:
         at = found["first_index"] or found["gaps"][0][0]
         raise ConfigurationError(f"{source}: ticks are missing at {at}, so it cannot be replayed from its first tick")
-    setup = prepare(machine, site)
+    setup = prepare(machine, site, meta.get("tracks"))
     state = initial_state(setup)
     again = np.empty(len(columns))
     unused = Timing(0.0, 0.0, 0.0, 0, 0)
     produced = slice(0, len(columns) - timing_width())
     for index, row in enumerate(rows):
-        sample, request = unpack_inputs(row, len(machine.leg), len(sensors))
+        sample, request = unpack_inputs(row, len(machine.leg), len(sensors), site.stream is not None)
         state, output = cycle(setup, state, sample, request)
         pack(again, sample, request, output, unused)
         # compared as bits: NaN equals itself, 0.0 and -0.0 differ

@@ -1,15 +1,28 @@
 """Events: what an operator is told, derived from two rows of the ring that follow each other. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
 
 import msgspec
 import numpy as np
 
-from controller.records import POSE, SENSORS, Array, Fault, Limit, Link, Mode, Quality, RequestKind, Verdict
+from controller.records import (
+    POSE,
+    SENSORS,
+    Array,
+    Fault,
+    Limit,
+    Link,
+    Mode,
+    Obstacle,
+    Quality,
+    Refusal,
+    RequestKind,
+    Verdict,
+)  # fmt: skip
 from controller.safety.faults import FAULTS
-from controller.safety.supervisor import REASONS
+from controller.safety.supervisor import explain
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -23,6 +36,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 SENSED = tuple(f"{name}_quality" for name in SENSORS)
+PUSHED = (*(f"wrench_{axis}" for axis in ("fx_n", "fy_n", "fz_n", "mx_nm", "my_nm", "mz_nm")), "residual_{i}_n")
 # the channels that show a fault; {i} runs over the legs
 CHANNELS: dict[Fault, tuple[str, ...]] = {
     Fault.LINK_LOST: ("link", "age_s"),
@@ -32,14 +46,22 @@ CHANNELS: dict[Fault, tuple[str, ...]] = {
     Fault.PLC_STOPPED: ("plc_state", "plc_error"),
     Fault.DRIVE: ("drives_fault", "drives_enabled"),
     Fault.ENABLE_TIMEOUT: ("drives_enabled",),
+    Fault.HOMING_FAILED: ("axes_homed", "plc_state", "plc_error"),
     Fault.POSE_UNKNOWN: ("fk_iterations", "fk_residual_m"),
     Fault.FOLLOWING_ERROR: ("following_error_{i}_m",),
     Fault.STROKE: ("length_{i}_m",),
     Fault.POSE: POSE,
     Fault.OVERSPEED: ("length_{i}_m_s",),
     Fault.OVERFORCE: ("drive_{i}_n", "cell_{i}_n"),
+    Fault.SINGULAR: ("condition",),
+    Fault.JOINT_ANGLE: ("reserve_swing", *POSE),
     Fault.SENSOR_DEGRADED: SENSED,
     Fault.SENSOR_LOST: SENSED,
+    Fault.STREAM_LOST: ("stream_age_s", "stream_seq", "stream_host_s"),
+    Fault.COLLISION: PUSHED,
+    Fault.EXTERNAL_LOAD: PUSHED,
+    Fault.CELL_SUSPECT: ("residual_{i}_n", "cell_{i}_n", "drive_{i}_n"),
+    Fault.DRIVE_SUSPECT: ("residual_{i}_n", "cell_{i}_n", "drive_{i}_n"),
     Fault.OVERRUN: ("lateness_s", "cycle_s", "exchange_s", "skipped"),
 }
 LIMITS: dict[Limit, tuple[str, tuple[str, ...]]] = {
@@ -48,9 +70,9 @@ LIMITS: dict[Limit, tuple[str, tuple[str, ...]]] = {
     Limit.ACCELERATION: ("acceleration of the legs", ("command_{i}_m_s",)),
     Limit.FORCE: ("force of the legs", ("command_{i}_n",)),
     Limit.JERK: ("jerk of the legs", ("command_{i}_m_s",)),
+    Limit.TORQUE: ("torque of the motors", ("command_{i}_n",)),
     Limit.POSE: ("pose of the platform", tuple(f"reference_{name}" for name in POSE)),
 }
-_REASONS = {verdict.name: reason for verdict, reason in REASONS.items()}
 # column, its bits, what each means, what it is called when it goes and when it comes
 _BIT_SETS = (
     (
@@ -88,6 +110,15 @@ def _changed(kind: type[IntFlag], before: float, now: float) -> list[tuple[str, 
     """The names of the bits that differ, each with whether it is set now."""
     new, changed = _whole(now), _whole(before) ^ _whole(now)
     return [(code_name(kind, 1 << k), bool(new >> k & 1)) for k in range(changed.bit_length()) if changed >> k & 1]
+
+
+def _reason(now: Mapping[str, float]) -> str:
+    """Why the request answered in this row is refused."""
+    try:
+        refusal = Refusal(Obstacle(now["refusal"]), int(now["refusal_which"]), now["refusal_excess"])
+        return explain(Verdict(now["verdict"]), RequestKind(now["request_kind"]), refusal)
+    except (ValueError, IndexError, OverflowError):
+        return "its meaning is not known here"
 
 
 def events(
@@ -128,10 +159,10 @@ def events(
             add(what, name, f"{kind.__name__} {name} {verb} ({meaning})", channels)
     if _whole(now["answer_id"]):
         request, verdict = code_name(RequestKind, now["request_kind"]), code_name(Verdict, now["verdict"])
-        reason = _REASONS.get(verdict, "its meaning is not known here")
-        answer = "is accepted" if verdict == Verdict.ACCEPTED.name else f"is refused ({reason})"
+        answer = "is accepted" if verdict == Verdict.ACCEPTED.name else f"is refused ({_reason(now)})"
         text = f"request {_whole(now['answer_id'])} ({request}) {answer}"
-        add("request", verdict, text, ("answer_id", "request_kind", "verdict"))
+        refused = ("refusal", "refusal_which", "refusal_excess") if verdict == Verdict.UNREACHABLE.name else ()
+        add("request", verdict, text, ("answer_id", "request_kind", "verdict", *refused))
     if before and now["skipped"] > before["skipped"]:
         missed = _whole(now["skipped"] - before["skipped"])
         text = f"the control loop was late and skipped {missed} deadlines"

@@ -229,7 +229,7 @@ class Publisher:
 
     def _meta(self) -> dict[str, Any]:
         meta = self._ring.meta
-        names = ("session", "site", "version", "started_unix_s", "rate_hz", "legs", "configuration_sha256")
+        names = ("session", "site", "version", "started_unix_s", "rate_hz", "legs", "limits", "configuration_sha256")
         channels = [{"name": name, "unit": unit, "meaning": meaning} for name, unit, meaning in meta["channels"]]
         return {**{name: meta[name] for name in names}, "channels": channels}
 

@@ -82,6 +82,11 @@ def require_sound(machine: schema.Machine, path: Path) -> None:
 # ---------------------------------------------------------------- poses
 
 
+def reachable_poses(machine: schema.Machine) -> Array:
+    """(k, 6): home, and what the strokes reach of corners, face centres and seeded random poses of the pose limits."""
+    return _scene(machine).reachable
+
+
 def _scene(machine: schema.Machine) -> Scene:
     model, home = build(machine), home_pose(machine)
     stroke = np.array([schema.effective_leg(machine, i).limits.length_m for i in range(len(machine.leg))])

@@ -1,20 +1,25 @@
-"""References: hold, jerk-limited move and stop (ruckig), sine. A plan is a value; `at(plan, t)` is pure.
+"""References: hold, jerk-limited move and stop (ruckig), sine, track. A plan is a value; `at(plan, t)` is pure.
 
 Poses x y z yaw pitch roll (6,) in m and rad; times on the loop's own clock of absolute ticks.
 """
 
 import math
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import ruckig as _ruckig
 
 from controller import schema
+from controller.mechanism import layout
+from controller.motion import track as tracks
+from controller.motion.track import Track
 from controller.records import Array, Reference
 
 ruckig: Any = _ruckig  # ships no types
 
 ZERO = np.zeros(6)
+ASIDE = 1.0 - 1e-6  # of the jerk: where a way is just so long that ruckig's cases meet, it may find none of them
 RAMP_S = 1.0  # a sine grows to its amplitude in this time
 
 
@@ -49,7 +54,37 @@ class Sine(NamedTuple):
     start_s: float
 
 
-Plan = Hold | Move | Sine
+class Along(NamedTuple):
+    """A move to where a track begins, then the track."""
+
+    approach: Move
+    track: Track
+
+
+class Chase(NamedTuple):
+    """Behind the poses that a motion-base host sends; `controller.motion.stream` makes the next one every tick."""
+
+    reference: Reference
+    stop: Move  # from there to rest, known to stay inside the bounds
+    seq: int  # of the newest pose taken
+    host_s: float  # the host's time of it
+    behind_s: float  # the loop's time of the quickest pose minus the host's
+    since_s: float  # between it and the one before, by the host
+    target: Array  # (6,) it, as far as it is inside the bounds
+    target_rate: Array  # (6,)
+    smooth: Reference  # the target, filtered
+    limited_until_s: float  # Limit.POSE is told up to then
+
+
+Plan = Hold | Move | Sine | Along | Chase
+
+# Coordinates that a platform can change one by one, the straight line in all six never leaving what it is free to do.
+# A roll of 2R1T would need y (and with pitch yaw) to follow on a curve.
+FREE = {
+    layout.FREE: np.ones(6),
+    layout.SPHERICAL: np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]),
+    layout.PLANE_TILT: np.array([0.0, 0.0, 1.0, 0.0, 1.0, 0.0]),
+}
 
 
 def build_motion_limits(motion: schema.MotionLimits) -> MotionLimits:
@@ -104,34 +139,38 @@ def _ask(limits: MotionLimits, start: Reference) -> Any:
 
 
 def _plan(ask: Any, now_s: float) -> Move | None:
-    trajectory = ruckig.Trajectory(6)
-    try:
-        result = ruckig.Ruckig(6).calculate(ask, trajectory)
-    except ruckig.RuckigError:
-        return None
-    if result not in (ruckig.Result.Working, ruckig.Result.Finished):
-        return None
-    return Move(trajectory, now_s, now_s + float(trajectory.duration))
+    jerk = np.array(ask.max_jerk)
+    for share in (1.0, ASIDE):
+        ask.max_jerk = (share * jerk).tolist()
+        trajectory = ruckig.Trajectory(6)
+        with suppress(ruckig.RuckigError):
+            if ruckig.Ruckig(6).calculate(ask, trajectory) in (ruckig.Result.Working, ruckig.Result.Finished):
+                return Move(trajectory, now_s, now_s + float(trajectory.duration))
+    return None
 
 
 def end_s(plan: Plan) -> float:
-    """When the plan has reached its end; infinite for a sine."""
+    """When the plan has reached its end; infinite for what goes on until it is stopped."""
     match plan:
         case Hold():
             return -math.inf
         case Move():
             return plan.end_s
-        case Sine():
+        case Along(approach, track):
+            return approach.end_s + tracks.duration_s(track)
+        case Sine() | Chase():
             return math.inf
 
 
 def samples(plan: Plan, count: int) -> tuple[Array, Array, Array]:
     """Poses, rates, accelerations (count, 6) spread over the plan; of a sine over its ramp and one period."""
     match plan:
-        case Hold():
+        case Hold() | Chase():
             times = np.zeros(count)
         case Move():
             times = np.linspace(plan.start_s, plan.end_s, count)
+        case Along(approach, _):
+            times = np.linspace(approach.start_s, end_s(plan), count)
         case Sine():
             times = plan.start_s + np.linspace(0.0, RAMP_S + 2.0 * math.pi / plan.omega_rad_s, count)
     references = [at(plan, t) for t in times.tolist()]
@@ -152,6 +191,10 @@ def at(plan: Plan, now_s: float) -> Reference:
             return Reference(pose, rate, acceleration) if now_s < end_s else Reference(pose, ZERO, ZERO)
         case Sine():
             return _sine(plan, now_s - plan.start_s)
+        case Along(approach, track):
+            return at(approach, now_s) if now_s < approach.end_s else tracks.at(track, now_s - approach.end_s)
+        case Chase(reference):
+            return reference
 
 
 def _sine(plan: Sine, t: float) -> Reference:

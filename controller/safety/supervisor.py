@@ -2,7 +2,7 @@
 
 from enum import IntFlag
 
-from controller.records import Mode, RequestKind, Verdict
+from controller.records import POSE, Mode, Obstacle, Refusal, RequestKind, Verdict
 from controller.safety.faults import Effect
 
 
@@ -88,13 +88,41 @@ MODES_FOR: dict[RequestKind, frozenset[Mode]] = {
     RequestKind.MOVE: frozenset({Mode.READY, Mode.ACTIVE}),
     RequestKind.SINE: frozenset({Mode.READY}),
     RequestKind.STOP: frozenset(Mode),
-    RequestKind.OFF: frozenset({Mode.OFF, Mode.READY, Mode.ACTIVE, Mode.STOPPING}),
+    RequestKind.OFF: frozenset({Mode.OFF, Mode.READY, Mode.ACTIVE, Mode.STOPPING, Mode.HOMING}),
     RequestKind.ACKNOWLEDGE: frozenset({Mode.FAULT}),
     RequestKind.TARE: frozenset({Mode.READY}),
     RequestKind.HOME: frozenset({Mode.OFF}),
     RequestKind.TRACK: frozenset({Mode.READY}),
     RequestKind.STREAM: frozenset({Mode.READY}),
 }
+
+
+# what would be passed, and in which unit by how much; {leg} and {pose} say whose it is
+OBSTACLES: dict[Obstacle, tuple[str, str]] = {
+    Obstacle.NONE: ("", ""),
+    Obstacle.POSE: ("{pose} would leave its range in platform.limits", ""),  # the unit is that of the coordinate
+    Obstacle.STROKE: ("leg {leg} would leave its stroke", "m"),
+    Obstacle.BASE_SWING: ("leg {leg} would swing too far in its base joint", "rad"),
+    Obstacle.PLATFORM_SWING: ("leg {leg} would swing too far in its platform joint", "rad"),
+    Obstacle.CONDITION: ("it comes too near a singular pose: the condition number would pass its limit", "1"),
+    Obstacle.SPEED: ("leg {leg} would be too fast", "m/s"),
+    Obstacle.ACCELERATION: ("leg {leg} would accelerate too much", "m/s²"),
+    Obstacle.JERK: ("leg {leg} would change its acceleration too fast", "m/s³"),
+    Obstacle.NO_PATH: ("no motion leads there from the present state of motion", ""),
+}
+
+
+def explain(verdict: Verdict, kind: RequestKind, refusal: Refusal) -> str:
+    """The answer to a request, in words: with the modes it needs, or what would be passed and by how much."""
+    if verdict is Verdict.WRONG_MODE and kind in MODES_FOR:
+        needed = " or ".join(mode.name for mode in sorted(MODES_FOR[kind]))
+        return f"{REASONS[verdict]}: {kind.name.lower()} needs {needed}"
+    if verdict is not Verdict.UNREACHABLE or refusal.obstacle is Obstacle.NONE:
+        return REASONS[verdict]
+    what, unit = OBSTACLES[refusal.obstacle]
+    coordinate = POSE[refusal.which - 1] if refusal.obstacle is Obstacle.POSE else ""
+    amount = f" by {refusal.excess:.3g} {unit or coordinate.rsplit('_')[-1]}" if unit or coordinate else ""
+    return f"{REASONS[verdict]}: {what.format(leg=refusal.which, pose=coordinate)}{amount}"
 
 
 NEED_REST = (RequestKind.MOVE, RequestKind.SINE, RequestKind.TARE, RequestKind.TRACK, RequestKind.STREAM)
@@ -108,7 +136,7 @@ def admit(mode: Mode, kind: RequestKind, effect: Effect | None, link_up: bool, m
     worst = Effect.WARN if effect is None else effect
     if mode not in MODES_FOR[kind]:
         return Verdict.WRONG_MODE
-    if kind is RequestKind.READY and not link_up:
+    if kind in (RequestKind.READY, RequestKind.HOME) and not link_up:
         return Verdict.NO_LINK
     if worst > BEARABLE.get(kind, Effect.WARN):
         return Verdict.FAULT_STANDS

@@ -13,7 +13,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -28,7 +28,7 @@ from controller.ports import LegDriver, SensorReader
 from controller.records import Array, Fault, Mode, Output, Request, RequestKind, Sample, Timing, Verdict, channels
 from controller.ring import RingWriter
 from controller.safety.faults import describe
-from controller.safety.supervisor import REASONS
+from controller.safety.supervisor import explain
 from controller.service import loop, realtime
 from controller.service.check_move import CheckError, CheckMove
 from controller.service.children import Child, how_it_ended
@@ -36,9 +36,10 @@ from controller.service.demo import Operator, demonstrate
 from controller.service.mailbox import NOTHING, Mailbox
 from controller.service.sensors import Sensors
 from controller.service.statistics import Histogram, RootMeanSquare
+from controller.service.stream import StreamReceiver
 from controller.settings import SiteFiles
 from controller.state import Setup, prepare
-from drivers.ads import AdsDriver, split_address
+from drivers.ads import HANGS, AdsDriver, split_address
 from drivers.fitting import Fittings, fit
 from drivers.replayed import ReplayedDriver
 from drivers.shadow import ShadowDriver
@@ -49,6 +50,7 @@ PATIENCE_S = 5.0  # for a PLC that should be there
 CELL_PATIENCE_S = 60.0  # for a virtual cell that is starting
 WIND_DOWN_TICKS = 200  # before the end of a run of given length: stop, drives off
 LONGEST_END_TICKS = 1000  # then the run ends whatever the mode
+HUNG_TICKS = 20  # a computer that was asleep looks like a library that hangs, until the call has returned
 FAULT_TICKS = 20  # a demo goes on this long in FAULT, so that the recording shows what followed
 STATUS_EVERY_TICKS = 500
 
@@ -67,6 +69,8 @@ class World(NamedTuple):
     driver: LegDriver
     sensed: SensorReader
     asked: Callable[[], Request] = lambda: NOTHING  # requests that come with the samples
+    hung: Callable[[], bool] = lambda: False  # the link is gone until this program is started again
+    stream: StreamReceiver | None = None
 
 
 def run(
@@ -107,11 +111,11 @@ def _run(
     check_move: bool,
 ) -> dict[str, Any]:
     site, machine = files.site, files.machine
-    setup = prepare(machine, site)
+    setup = prepare(machine, site, files.track_texts)
     check = CheckMove(files, fittings, setup) if check_move else None
     started_s, started_unix_s = time.monotonic(), time.time()
     session = f"{datetime.fromtimestamp(started_unix_s, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    columns = channels(len(machine.leg), list(site.sensors))
+    columns = channels(len(machine.leg), list(site.sensors), site.stream is not None)
     ring = RingWriter(
         Path(site.ring.path),
         len(columns),
@@ -126,10 +130,12 @@ def _run(
             "driver": "replayed" if recording else "shadow" if shadow else "ads",
             "legs": len(machine.leg),
             "sensors": list(site.sensors),
+            "limits": setup.limits.told(),
             "channels": [list(channel) for channel in columns],
             "configuration_sha256": sha256(_configuration(files, fittings)).hexdigest(),
             "machine_toml": files.machine_text,
             "site_toml": files.site_text,
+            "tracks": files.track_texts,
         },
     )
     most_ticks = duration_s * site.rate_hz
@@ -138,14 +144,15 @@ def _run(
     conductor = Conductor(operator, most_ticks - WIND_DOWN_TICKS, last_tick)
     with _children(site, str(files.path), ring) as (children, outcome):
         conductor.children = children
-        reached = _recorded(recording, files) if recording else _cabinet(files, fittings, shadow, children)
-        with reached as world, closing(Mailbox(Path(site.requests.path))) as mailbox:
+        reached = _recorded(recording, files) if recording else _cabinet(files, fittings, setup, shadow, children)
+        with reached as world, closing(Mailbox(Path(site.requests.path), list(site.tracks))) as mailbox:
             for obtained in realtime.apply(site.realtime):
                 level = logging.INFO if obtained.granted else logging.WARNING
                 log.log(level, "%s: %s (%s)", obtained.wish, "yes" if obtained.granted else "NO", obtained.detail)
                 if site.realtime.required and obtained.asked and not obtained.granted:
                     raise DeviceError(f"{obtained.wish} was not granted ({obtained.detail}), the site requires it")
-            conductor.mailbox, conductor.asked = mailbox, world.asked
+            conductor.mailbox, conductor.asked, conductor.hung = mailbox, world.asked, world.hung
+            conductor.stream = world.stream
             if check:
                 world = world._replace(sensed=check.watching(world.sensed))  # noqa: PLW2901
             asyncio.run(_control(setup, world, ring, conductor, started_s))
@@ -165,10 +172,14 @@ def _configuration(files: SiteFiles, fittings: Fittings) -> bytes:
 
 
 @contextmanager
-def _cabinet(files: SiteFiles, fittings: Fittings, shadow: bool, children: dict[str, Child]) -> Generator[World]:
+def _cabinet(
+    files: SiteFiles, fittings: Fittings, setup: Setup, shadow: bool, children: dict[str, Child]
+) -> Generator[World]:
     """PLC and instruments of the site, once they answer."""
     site, legs = files.site, len(files.machine.leg)
-    ads = AdsDriver(site.ads, legs, 1.0 / site.rate_hz, site.control.velocity_feedforward)
+    control = site.control
+    lead_s = control.feedback.status_lead_s if control.law == "force" else None
+    ads = AdsDriver(site.ads, legs, 1.0 / site.rate_hz, control.velocity_feedforward, lead_s)
     sensors = Sensors(files, fittings, lambda: ads.reading)
     with closing(ads), closing(sensors):
         ads.open()
@@ -176,13 +187,17 @@ def _cabinet(files: SiteFiles, fittings: Fittings, shadow: bool, children: dict[
         _wait_for_devices(ads, sensors, site, children)
         if shadow:
             log.warning("shadow: nothing is sent to the PLC at %s, what would be sent is recorded", site.ads.address)
-        yield World(ShadowDriver(ads) if shadow else ads, sensors.read)
+        driver = ShadowDriver(ads) if shadow else ads
+        with closing(StreamReceiver(site.stream, setup.limits)) if site.stream else nullcontext() as stream:
+            sensed = stream.watching(sensors.read) if stream else sensors.read
+            yield World(driver, sensed, hung=lambda: ads.hung, stream=stream)
 
 
 @contextmanager
 def _recorded(recording: Recording, files: SiteFiles) -> Generator[World]:
     """A recording in place of PLC and instruments."""
-    driver = ReplayedDriver(recording.rows, len(files.machine.leg), len(files.site.sensors))
+    site = files.site
+    driver = ReplayedDriver(recording.rows, len(files.machine.leg), len(site.sensors), site.stream is not None)
     log.warning("replayed: %d ticks of %s take the place of the machine", len(recording.rows), recording.path)
     yield World(driver, _with_its_sensors, driver.request)
 
@@ -203,7 +218,7 @@ def _require_match(recording: Recording, files: SiteFiles) -> None:
     ):
         if was != now:
             raise ConfigurationError(f"{recording.path}: recorded with {what} {was}, {files.path} has {now}")
-    columns = channels(len(files.machine.leg), list(site.sensors))
+    columns = channels(len(files.machine.leg), list(site.sensors), site.stream is not None)
     if [list(channel) for channel in columns] != [list(channel) for channel in found["channels"]]:
         raise ConfigurationError(
             f"{recording.path}: recorded by version {found['version']}, whose channels this version does not know"
@@ -226,10 +241,13 @@ class Conductor:
 
     mailbox: Mailbox
     asked: Callable[[], Request]
+    hung: Callable[[], bool]
+    stream: StreamReceiver | None = None
 
     def __init__(self, operator: Operator | None, wind_down_tick: float, last_tick: float) -> None:
         self.children: dict[str, Child] = {}
         self.failure = ""
+        self._motion_s = 0.0  # what the motion asked for last takes
         self._operator, self._alone = operator, operator is not None
         if self._operator:
             next(self._operator)
@@ -240,6 +258,7 @@ class Conductor:
         self._output: Output | None = None
         self._faults: Fault = Fault.NONE
         self._fault_ticks = 0
+        self._hung_ticks = 0
         self._ticks = 0
         self._skipped = 0
         self._lateness, self._exchange = Histogram(), Histogram()
@@ -286,7 +305,10 @@ class Conductor:
             self._following.add(output.following_error_m)
         self.mailbox.answer(output)
         if self._asked.kind and output.verdict is not Verdict.NOT_READY:
-            log.info("request %s: %s", self._asked.kind.name, REASONS[output.verdict])
+            text = explain(output.verdict, self._asked.kind, output.refusal)
+            log.info("request %s: %s", self._asked.kind.name, text)
+        if output.verdict is Verdict.ACCEPTED:
+            self._motion_s = output.left_s
         if last is None or output.mode is not last.mode:
             self._announce(last, output)
         if self._ticks % STATUS_EVERY_TICKS == 0:
@@ -305,10 +327,16 @@ class Conductor:
             "following_error_m": self._following.summary(),
             "faults": [fault.name for fault in self._faults],
             "mode": self._output.mode.name if self._output else Mode.OFF.name,
+            **({"stream": self.stream.told()} if self.stream else {}),
         }
 
     def _goes_on(self, output: Output) -> bool:
         over = self._ending or self._ticks >= self._last_tick
+        self._hung_ticks = self._hung_ticks + 1 if self.hung() else 0
+        if self._hung_ticks >= HUNG_TICKS:
+            self.failure = f"{HANGS} (mode {output.mode.name})"
+            log.error(self.failure)
+            return False
         if output.mode is Mode.FAULT:
             self._fault_ticks += 1
             cell = self.children.get("plant")
@@ -335,6 +363,11 @@ class Conductor:
         figures, following = self._lateness.summary_ms(), self._following.summary()
         pose = " ".join(f"{value:+.4f}" for value in output.estimate.pose)
         error = "" if following["rms"] is None else f", following error {1e3 * following['rms']:.3f} mm rms"
+        if output.left_s > 0.0:
+            done = 1.0 - output.left_s / max(self._motion_s, output.left_s)
+            error += f", {100.0 * done:.0f} % of the motion done, {output.left_s:.0f} s left"
+        if self.stream and self.stream.counts:
+            error += f", stream {self.stream.told()}"
         log.info(
             "%s, tick %d, pose %s, lateness %s/%s ms p50/p99, skipped %d%s",
             output.mode.name, self._ticks, pose, figures["p50"], figures["p99"], self._skipped, error,
@@ -391,7 +424,7 @@ def _wait_for_devices(driver: AdsDriver, sensors: Sensors, site: schema.Site, ch
         if plant and (code := plant.ended()) is not None:
             reason = f"the virtual cell {how_it_ended(code)} before it answered"
             raise ConfigurationError(reason) if code == ConfigurationError.exit_code else DeviceError(reason)
-        if time.monotonic() > end_s:
+        if driver.hung or time.monotonic() > end_s:
             raise DeviceError("; ".join(missing) if driver.is_up else driver.message)
         time.sleep(0.02)
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from controller.errors import ConfigurationError, RunError
 from controller.mechanism import layout
+from controller.motion.trajectory import FREE
 from controller.ports import SensorReader
 from controller.records import Array, Mode, Output, Quality, Request, RequestKind, Sample, Verdict
 from controller.safety.supervisor import REASONS
-from controller.service.demo import FREE, PATIENCE_TICKS
+from controller.service.demo import patiently
 from controller.service.mailbox import NOTHING
 from controller.settings import SiteFiles
 from controller.state import Setup
@@ -203,11 +204,7 @@ class CheckMove:
         room *= FREE[int(setup.machine.platform[layout.KIND])]
 
         def ask(kind: RequestKind, pose: Array = setup.home) -> Generator[Request, Output, Verdict]:
-            for _ in range(PATIENCE_TICKS):
-                output = yield Request(kind, next(ids), pose, SPEED_SHARE)
-                if output.verdict is not Verdict.NOT_READY:
-                    return output.verdict
-            return Verdict.NOT_READY
+            return patiently(Request(kind, next(ids), pose, SPEED_SHARE))
 
         yield NOTHING
         _expect((yield from ask(RequestKind.READY)), "ready")

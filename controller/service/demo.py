@@ -7,6 +7,7 @@ import numpy as np
 
 from controller.errors import RunError
 from controller.mechanism import layout
+from controller.motion.trajectory import FREE
 from controller.records import Array, Mode, Output, Request, RequestKind, Verdict
 from controller.safety.supervisor import REASONS
 from controller.service.mailbox import NOTHING
@@ -20,15 +21,18 @@ PATIENCE_TICKS = 300  # for legs that have not come to rest at their set-points 
 CORNERS = np.array([[1, 1, 1, 1, 1, -1], [-1, 1, -1, -1, 1, 1], [1, -1, 0, 0, -1, 1], [0, 0, 0, 0, 0, 0]], dtype=float)
 SWAY = np.array([0.25, 0.18, 0.15, 0.12, 0.15, 0.20])  # amplitudes of the sine, of the room to the limits
 
-# Coordinates that a platform can change one by one, the straight line in all six never leaving what it is free to do.
-# A roll of 2R1T would need y (and with pitch yaw) to follow on a curve.
-FREE = {
-    layout.FREE: np.ones(6),
-    layout.SPHERICAL: np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]),
-    layout.PLANE_TILT: np.array([0.0, 0.0, 1.0, 0.0, 1.0, 0.0]),
-}
-
 Operator = Generator[Request, Output, None]
+
+
+def patiently(request: Request) -> Generator[Request, Output, Verdict]:
+    """Ask every tick until it is no longer too early: drives come on, a PLC leaves its last stop. The last answer."""
+    verdict = Verdict.NOT_READY
+    for _ in range(PATIENCE_TICKS):
+        output = yield request
+        verdict = output.verdict
+        if verdict not in (Verdict.NOT_READY, Verdict.FAULT_STANDS):
+            break
+    return verdict
 
 
 def demonstrate(setup: Setup) -> Operator:
@@ -44,11 +48,7 @@ def demonstrate(setup: Setup) -> Operator:
     def ask(
         kind: RequestKind, pose: Array = setup.home, frequency_hz: float = 0.0
     ) -> Generator[Request, Output, Verdict]:
-        for _ in range(PATIENCE_TICKS):
-            output = yield Request(kind, next(ids), pose, 1.0, frequency_hz)
-            if output.verdict is not Verdict.NOT_READY:
-                return output.verdict
-        return Verdict.NOT_READY
+        return patiently(Request(kind, next(ids), pose, 1.0, frequency_hz))
 
     def until_ready() -> Operator:
         output = yield NOTHING

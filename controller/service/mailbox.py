@@ -4,6 +4,7 @@ A datagram is JSON: {"id": 1, "kind": "move", "pose": {...}, "speed_share": 0.5}
 own socket once a tick has judged it. At most one request is taken a tick; the socket's queue holds the rest.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ import numpy as np
 from controller.datagram import MOST_BYTES, ask, listen
 from controller.errors import ConfigurationError, DeviceError
 from controller.records import POSE, Output, Request, RequestKind, Verdict
-from controller.safety.supervisor import REASONS
+from controller.safety.supervisor import explain
 
 NOTHING = Request(RequestKind.NONE, 0, np.zeros(6))
 
@@ -27,6 +28,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     pose: dict[str, float] = {}
     speed_share: float = 1.0
     frequency_hz: float = 0.0
+    track: str = ""  # its name in the site file
 
 
 class Answer(msgspec.Struct):
@@ -38,8 +40,8 @@ class Answer(msgspec.Struct):
     text: str
 
 
-def request_of(message: Message) -> Request:
-    """The record of a message. ValueError with a sentence if a word in it is unknown."""
+def request_of(message: Message, tracks: Sequence[str] = ()) -> Request:
+    """The record of a message; `tracks` are the site's. ValueError with a sentence if a word in it is unknown."""
     kind = message.kind.upper()
     if kind not in RequestKind.__members__ or kind == "NONE" or not message.kind.isascii():  # ſ is an S in upper case
         raise ValueError(f"kind: found {message.kind!r}, expected one of {[k.name.lower() for k in RequestKind if k]}")
@@ -48,20 +50,22 @@ def request_of(message: Message) -> Request:
     if kind == "MOVE" and (missing := [name for name in POSE if name not in message.pose]):
         raise ValueError(f"pose: {', '.join(missing)} missing, a move needs all six coordinates")
     pose = np.array([message.pose.get(name, 0.0) for name in POSE])
-    return Request(RequestKind[kind], message.id, pose, message.speed_share, message.frequency_hz)
+    track = tracks.index(message.track) if message.track in tracks else -1
+    return Request(RequestKind[kind], message.id, pose, message.speed_share, message.frequency_hz, track)
 
 
 class Mailbox:
     """The listening side. `poll` and `answer` never wait."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, tracks: Sequence[str] = ()) -> None:
+        self._path, self._tracks = path, tracks
         try:
             self._socket = listen(path)
         except OSError as error:
             raise ConfigurationError(f"requests.path: cannot listen at {path}: {error.strerror or error}") from None
         self._decoder = msgspec.json.Decoder(Message)
         self._sender: str | None = None
+        self._kind = RequestKind.NONE  # of the request that waits for its answer
         self.refused = 0  # datagrams that were no request
 
     def poll(self) -> Request:
@@ -76,18 +80,19 @@ class Mailbox:
             self.refused += 1
             self._send(Answer(0, "REFUSED", "", str(error)), sender)
             return NOTHING
-        self._sender = sender
+        self._sender, self._kind = sender, request.kind
         return request
 
     def _decoded(self, data: bytes) -> Request:
         if len(data) > MOST_BYTES:
             raise ValueError(f"found more than {MOST_BYTES} bytes, expected a short request")
-        return request_of(self._decoder.decode(data))
+        return request_of(self._decoder.decode(data), self._tracks)
 
     def answer(self, output: Output) -> None:
         """Tell the sender of the request that this tick judged."""
         if self._sender is not None and output.verdict is not Verdict.NONE:
-            reply = Answer(output.request_id, output.verdict.name, output.mode.name, REASONS[output.verdict])
+            text = explain(output.verdict, self._kind, output.refusal)
+            reply = Answer(output.request_id, output.verdict.name, output.mode.name, text)
             self._send(reply, self._sender)
             self._sender = None
 

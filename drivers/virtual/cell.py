@@ -37,7 +37,7 @@ class Cell:
         given = site.virtual_cell or schema.VirtualCell()
         self.cycle_s = given.plc_cycle_s
         self.plant = plant
-        self.cx = Cx5130(site.ads, files.machine, plant, self.cycle_s, given.hydraulics)
+        self.cx = Cx5130(site.ads, files.machine, plant, self.cycle_s, given.hydraulics, site.homing)
         self.server = ams.Server(self.cx.device)
         self.network = Network(self.server)
         self.sensing = sensing.build(site, fittings)
@@ -145,6 +145,8 @@ class Journal:
         match twin.state:
             case PlcState.OFF:
                 return "drives off, brakes closed"
+            case PlcState.HOMING:
+                return "the axes look for their references"
             case PlcState.LATE:
                 return f"{silence}: controlled hold"
             case PlcState.QUICK_STOP:

@@ -15,8 +15,9 @@ from controller import schema
 from drivers.exchange import COMMAND, LAYOUT_VERSION, STATUS, SYMBOL_COMMAND, SYMBOL_STATUS, DriveStatus, InputStatus
 from drivers.profile import INPUTS
 from drivers.virtual import ams
+from drivers.virtual.homing import Referenced, References
 from drivers.virtual.hydraulics import Cylinders
-from drivers.virtual.plc_program import Axes, PlcTwin, axes_of
+from drivers.virtual.plc_program import Axes, PlcTwin, axes_of, homing_of
 from drivers.virtual.servo import Drives
 
 Array = NDArray[np.float64]
@@ -24,8 +25,8 @@ Array = NDArray[np.float64]
 PLANT_STEP_S = 0.0005
 
 
-class Plant(Protocol):
-    """What is moved, in steps of `step_s` of its constructor."""
+class Plant(Referenced, Protocol):
+    """What is moved, in steps of `step_s` of its constructor. Only axes that are not absolute ask for references."""
 
     def step(self, force_n: Array | None) -> None:
         """Advance with these axis forces, or with the brakes closed."""
@@ -62,17 +63,21 @@ class Cx5130:
         plant: Plant,
         cycle_s: float,
         hydraulics: schema.Hydraulics | None = None,
+        homing: schema.Homing | None = None,
     ) -> None:
         """Put the two blocks into an ADS device at the address of `ads`; cylinders move on these hydraulics.
 
         Raises:
-            ConfigurationError: some legs have cylinders and others not, or the hydraulics no pressure.
+            ConfigurationError: some legs have cylinders and others not, the hydraulics no pressure, or cylinders are to
+                home by force.
         """
         axes = axes_of(machine, hydraulics)
-        self.twin = PlcTwin(axes, cycle_s)
+        known = homing_of(homing or schema.Homing(), len(axes.low_m))
+        self.twin = PlcTwin(axes, cycle_s, known)
         self.twin.p = plant.position_m.copy()
         self.drives = _drives(machine, axes, hydraulics)
         self.plant = plant
+        self.references = References(known, plant, self.drives)
         self.time_s = 0.0
         command = ams.Symbol(SYMBOL_COMMAND, "ST_PkmCommand", bytearray(COMMAND.itemsize))
         status = ams.Symbol(SYMBOL_STATUS, "ST_PkmStatus", bytearray(STATUS.itemsize))
@@ -94,19 +99,25 @@ class Cx5130:
         twin, drives, plant = self.twin, self.drives, self.plant
         running = self.device.state == ams.AdsState.RUN and not self.frozen
         if running:
-            twin.step(self.time_s, self._command[0].copy(), plant.position_m, plant.velocity_m_s)
+            found = self.references.found(twin.offset_m) if twin.seeking else None
+            encoder_m = plant.position_m
+            position_m, command = encoder_m + twin.offset_m, self._command[0].copy()
+            twin.step(self.time_s, command, position_m, plant.velocity_m_s, found, drives.force_n)
         else:
             twin.power_off()  # TwinCAT zeroes the outputs of a PLC that leaves RUN, a drive stops without new ones
         self.time_s += self._cycle_s
         if twin.powered:
-            drives.velocity_feedforward = twin.velocity_feedforward
+            drives.velocity_feedforward, drives.forcing = twin.velocity_feedforward, twin.forcing
             # The drives interpolate within the cycle, as in cyclic synchronous position mode.
             slope = (twin.v - twin.v_before) / self._cycle_s
             v = twin.v_before + self._tau * slope
-            p = twin.p_before + self._tau * (0.5 * (twin.v_before + v))
+            p = twin.p_before - twin.offset_m + self._tau * (0.5 * (twin.v_before + v))
+            self.references.watch(twin.seeking)
             for p_now, v_now in zip(p, v, strict=True):
                 force_n = drives.step(p_now, v_now, twin.f, plant.position_m, plant.velocity_m_s)
                 plant.step(force_n * self.drive_share)
+                if twin.seeking:
+                    self.references.look()
         else:
             drives.reset(plant.held_n)
             for _ in self._tau:
@@ -126,11 +137,14 @@ class Cx5130:
         status["seq_echo"], status["plc_cycle"] = twin.seq, twin.cycle
         status["plc_state"], status["plc_error"] = twin.state, twin.error
         for name, values in (  # a machine may have fewer axes than the struct
-            ("position_m", plant.position_m),
+            ("position_m", plant.position_m + twin.offset_m),
             ("velocity_m_s", plant.velocity_m_s),
             ("setpoint_m", twin.p),
             ("force_n", self.drives.force_n),
-            ("drive_status", DriveStatus.ENABLED * twin.powered | DriveStatus.FAULT * twin.faulty),
+            (
+                "drive_status",
+                DriveStatus.ENABLED * twin.powered | DriveStatus.FAULT * twin.faulty | DriveStatus.HOMED * twin.homed,
+            ),
         ):
             status[name][0, : len(twin.p)] = values
         status["input_raw"], status["input_status"] = self.input_raw, self.input_status

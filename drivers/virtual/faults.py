@@ -162,7 +162,33 @@ def _add_plc(cell: "Cell", found: dict[str, Fault]) -> None:
     for state in (ams.AdsState.STOP, ams.AdsState.CONFIG, ams.AdsState.EXCEPTION):
         on_off = _choice(device, "state", state, ams.AdsState.RUN)
         found[f"plc.{state.name.lower()}"] = Fault(f"the PLC goes to {state.name}", "", on_off)
+
+    def no_mark(index: int) -> Switch:
+        return lambda value: cx.references.missing.put(index, value != "off")
+
+    def spike(index: int) -> Switch:
+        return lambda value: cx.references.spike_n.put(index, _number(value))
+
+    def block(index: int) -> Switch:
+        return lambda value: cell.plant.block(index, value != "off")
+
+    def stick(index: int) -> Switch:
+        return lambda value: cell.plant.stick(index, _number(value))
+
+    def push(value: str) -> None:
+        numbers = [0.0] * 6 if value == "off" else [_number(part) for part in value.split(",")]
+        cell.plant.push(numbers + [0.0] * (6 - len(numbers)))
+
+    found["plant.push"] = Fault(
+        "something pushes the platform: force, then moment about o, in base axes", "FX,FY,FZ,MX,MY,MZ", push
+    )
     for i in range(len(cx.drive_share)):
+        found |= {
+            f"leg.{i + 1}.stuck": Fault(f"leg {i + 1} rubs so much more", "N", stick(i)),
+            f"leg.{i + 1}.no-mark": Fault(f"the reference mark of leg {i + 1} came off", "", no_mark(i)),
+            f"leg.{i + 1}.force-spike": Fault(f"one reading of the force while leg {i + 1} homes", "N", spike(i)),
+            f"leg.{i + 1}.blocked": Fault(f"leg {i + 1} cannot move", "", block(i)),
+        }
         found[f"drive.{i + 1}.dead"] = Fault(f"the drive of leg {i + 1} gives no force", "", drive(i))
 
 

@@ -40,6 +40,8 @@ LAMINAR_PA = 1e5
 END_M = LAG_LIMIT_M  # of way that the piston has beyond the lengths a host may ask for
 DAMPING = 0.25  # of the least load on the oil's spring, by pressure feedback
 RELAX_S = 0.05  # a steady pressure is a load, not an oscillation: the feedback forgets it in so long
+FORCE_GAIN_1_S = 180.0  # of the force loop; the valve is 500 1/s fast
+FORCE_INTEGRAL_S = 0.05  # for leakage, which is small and slow
 RESERVE = 0.05  # of the pressure range that the loop expects at every edge, whatever the load
 
 
@@ -151,8 +153,40 @@ def position_loop(
         command[i] = opening(oil, head, p1, speed)
 
 
+@kernel(types.void(v2, OIL, f64, v1, v1, v1, v1, v1, v1, v1, v1))
+def force_loop(
+    cylinders: Array,
+    oil: Oil,
+    lead: float,
+    f: Array,
+    position: Array,
+    velocity: Array,
+    before: Array,
+    integral: Array,
+    force: Array,
+    steady: Array,
+    command: Array,
+) -> None:
+    """Where the spools are to go, command (n,), for the force f (n,) whatever the pistons do.
+
+    The flow of the moving piston is let through `lead` steps ahead, the valve's lag, from its velocity now and before:
+    without that the oil between valve and piston would feel like tens of kilograms more on every leg. The position
+    loop will begin anew: steady (n,) becomes NaN.
+    """
+    for i in range(cylinders.shape[0]):
+        head, ring = cylinders[i, A1], cylinders[i, A2]
+        height1, height2 = columns(cylinders[i], position[i])
+        stiffness = oil.E * (head / height1 + ring / height2)
+        wanted = FORCE_GAIN_1_S * (f[i] - force[i]) / stiffness
+        integral[i] += SUBSTEPS * oil.step_s / FORCE_INTEGRAL_S * wanted
+        speed = velocity[i] + lead * (velocity[i] - before[i]) + wanted + integral[i]
+        p1 = (f[i] + ring * (oil.ps + oil.pt)) / (head + ring)
+        command[i] = opening(oil, head, p1, speed)
+        steady[i] = math.nan
+
+
 class Cylinders:
-    """Valves, chambers and position loops of all axes; called like `Drives`.
+    """Valves, chambers and position or force loops of all axes; called like `Drives`.
 
     `head_pa` and `rod_pa` (n,) are the chamber pressures, `force_n` (n,) what they put into the axes.
     """
@@ -186,6 +220,9 @@ class Cylinders:
         n = len(legs)
         self._cylinders[:, FEEDBACK] = 2.0 * DAMPING / np.sqrt(axes.least_mass_kg)
         self.velocity_feedforward = 1.0  # share of the set-point velocity
+        self.forcing = False  # no position loop
+        self._lead = 1.0 + given.valve_time_s / step_s  # a step until the command is there
+        self._before_m_s, self._integral_m_s = np.zeros((2, n))
         self.force_n = np.zeros(n)
         self._pressures = np.zeros(2 * n)
         self.head_pa, self.rod_pa = self._pressures[::2], self._pressures[1::2]
@@ -212,9 +249,17 @@ class Cylinders:
         cylinders, oil, force = self._cylinders, self._oil, self.force_n
         advance(cylinders, oil, self._command, position_m, velocity_m_s, self._spool, self._pressures)
         np.subtract(cylinders[:, A1] * self.head_pa, cylinders[:, A2] * self.rod_pa, out=force)
-        position_loop(
-            cylinders, oil, self.velocity_feedforward, p, v, f, position_m, force, self._steady_n, self._command
-        )
+        if self.forcing:
+            force_loop(
+                cylinders, oil, self._lead, f, position_m, velocity_m_s, self._before_m_s,
+                self._integral_m_s, force, self._steady_n, self._command,
+            )  # fmt: skip
+        else:
+            self._integral_m_s[:] = 0.0
+            position_loop(
+                cylinders, oil, self.velocity_feedforward, p, v, f, position_m, force, self._steady_n, self._command
+            )
+        self._before_m_s[:] = velocity_m_s
         return force
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import mujoco as untyped  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from controller import schema
 from controller.errors import ConfigurationError
@@ -17,6 +17,7 @@ mujoco: Any = untyped  # its bindings come without type stubs
 Array = NDArray[np.float64]
 
 BRAKE_LOCKS_M_S = 1e-4  # below this rate a slipping brake has caught
+STOP_N_M, STOP_N_S_M = 5e6, 5e3  # of a mechanical stop, or of whatever blocks a leg
 SETTLE_S = 0.1  # at the start the closure takes up the weight: far longer than its few steps
 
 
@@ -139,6 +140,8 @@ class Plant:
         # Of the joints that stand for the axes: N, or N m of a rotor.
         self._friction = model.dof_frictionloss[self._axis_v]
         self._brake_force = np.array([_brake_n(leg) for leg in legs]) / np.abs(self._per_axis)
+        self._stuck = np.zeros(len(legs))  # of them, too
+        self._push = np.zeros(6)
 
         delay = round(cell.force_delay_s / step_s)
         self._delay_line = np.zeros((delay + 1, len(machine.leg)))
@@ -146,6 +149,10 @@ class Plant:
         self._braked = False
         self._locked = False
         self._resolution_m = cell.encoder_resolution_m
+        most_m = 0.0 if cell.homed else cell.encoder_offset_m
+        self._offset_m = np.random.default_rng((cell.seed, 2)).uniform(-most_m, most_m, len(machine.leg))
+        self._low_m, self._high_m = np.array([[-np.inf], [np.inf]]) * np.ones(len(machine.leg))
+        self._bounded = False
         self._cell_noise_n = cell.cell_noise_n
         self._cell_resolution_n = cell.cell_resolution_n
         self._noise = np.random.default_rng((cell.seed, 1))
@@ -162,8 +169,44 @@ class Plant:
     @property
     def position_m(self) -> Array:
         """What the encoders count, homed without error: leg lengths between the joint centres; of UHU legs the axis
-        coordinate, which is the leg length at home."""
-        return _quantised(self._home_m + self._qpos[self._axis_q] / self._per_axis, self._resolution_m)
+        coordinate, which is the leg length at home. Of encoders that are not homed, off by an unknown offset."""
+        return self.encoder_m(self.axis_m)
+
+    @property
+    def axis_m(self) -> Array:
+        """Where the axes really are."""
+        return self._home_m + self._qpos[self._axis_q] / self._per_axis
+
+    def encoder_m(self, axis_m: Array) -> Array:
+        """What the encoders show when the axes are there."""
+        return _quantised(axis_m + self._offset_m, self._resolution_m)
+
+    def stop_at(self, length_m: Array, direction: float) -> None:
+        """A mechanical stop for axes that move in this direction."""
+        self._bounded = True
+        if direction < 0.0:
+            self._low_m[:] = length_m
+        else:
+            self._high_m[:] = length_m
+
+    def block(self, leg: int, blocked: bool) -> None:
+        """Hold a leg (from 0) where it is, whatever its drive does; it is free again without its stop."""
+        self._bounded = True
+        here_m = self.axis_m[leg]
+        self._low_m[leg], self._high_m[leg] = (here_m, here_m) if blocked else (-np.inf, np.inf)
+
+    def push(self, wrench: ArrayLike) -> None:
+        """From now on something outside pushes the platform: force (N) and moment about o (N m), (6,) in base axes."""
+        self._push[:] = wrench
+        if not self._push.any():
+            self.data.xfrc_applied[self._platform] = 0.0
+
+    def stick(self, leg: int, more_n: float) -> None:
+        """From now on the axis of a leg (from 0) has so much more dry friction than it was built with."""
+        more = more_n / abs(self._per_axis[leg]) - self._stuck[leg]
+        self._stuck[leg] += more
+        self._friction[leg] += more
+        self.model.dof_frictionloss[self._axis_v[leg]] += more
 
     @property
     def velocity_m_s(self) -> Array:
@@ -213,6 +256,10 @@ class Plant:
             line[self._at] = force_n
             self._at = (self._at + 1) % len(line)
             self._ctrl[:] = line[self._at]
+        if self._bounded:
+            self._push_back()
+        if self._push.any():
+            self._apply_push()
         self._advance(self.model, self.data)
         if self._sealed:
             self._load_seals()
@@ -239,8 +286,25 @@ class Plant:
         turning: Array = data.cvel[self._ends, :3] - data.cvel[self._platform, :3]  # base axes, rad/s
         moment_nm: Array = self._joint_friction * turning
         data.xfrc_applied[self._ends, 3:] = -moment_nm
-        data.xfrc_applied[self._platform, 3:] = moment_nm.sum(axis=0)
+        data.xfrc_applied[self._platform, 3:] = moment_nm.sum(axis=0) + self._moment_about_com()
         mujoco.mj_step2(model, data)
+
+    def _apply_push(self) -> None:
+        self.data.xfrc_applied[self._platform, :3] = self._push[:3]
+        self.data.xfrc_applied[self._platform, 3:] = self._moment_about_com()
+
+    def _moment_about_com(self) -> Array:
+        """Moment of the push about the centre of mass, where MuJoCo applies what comes from outside."""
+        arm_m: Array = self.data.xpos[self._platform] - self.data.xipos[self._platform]
+        return self._push[3:] + np.cross(arm_m, self._push[:3])
+
+    def _push_back(self) -> None:
+        """Stops are stiff springs with dampers, which push only."""
+        axis_m = self.axis_m
+        beyond_m = np.minimum(axis_m - self._low_m, 0.0) + np.maximum(axis_m - self._high_m, 0.0)
+        push_n: Array = -STOP_N_M * beyond_m - STOP_N_S_M * self.velocity_m_s * (beyond_m != 0.0)
+        only_n: Array = np.where(beyond_m < 0.0, np.maximum(push_n, 0.0), np.minimum(push_n, 0.0))
+        self.data.qfrc_applied[self._axis_v] = only_n / self._per_axis
 
     def _load_seals(self) -> None:
         """Dry friction of the next step from the load on the seals in the last one: it changes little in a step, and
@@ -249,7 +313,7 @@ class Plant:
         fx, fy, tx, ty = self._sensors[self._seals_at]  # of the cylinder on the rod about b_i, N and N m
         load_n = np.hypot(at_gland * fx + per_m * ty, at_gland * fy - per_m * tx)
         load_n += np.hypot(at_piston * fx + per_m * ty, at_piston * fy - per_m * tx)
-        friction_n = dry_n + normal * load_n
+        friction_n = dry_n + normal * load_n + self._stuck[self._sealed]
         self._friction[self._sealed] = friction_n
         self.model.dof_frictionloss[self._axis_v[self._sealed]] = (
             friction_n + self._brake_force[self._sealed] if self._braked else friction_n

@@ -22,7 +22,7 @@ FUNCTIONS = {
     "LrealIsFinite": math.isfinite,
 }
 OPERATORS = {"AND": "&", "OR": "|", "=": "==", "<>": "!="}  # & and | do with truth values what they do with bits
-ZERO = {"BOOL": False, "LREAL": 0.0} | dict.fromkeys(("INT", "UINT", "DINT", "UDINT", "DWORD"), 0)
+ZERO = {"BOOL": False, "LREAL": 0.0} | dict.fromkeys(("SINT", "INT", "UINT", "DINT", "UDINT", "DWORD"), 0)
 
 
 def copied(value: Any) -> Any:
@@ -54,7 +54,7 @@ def environment(sources: dict[str, transform.SourceCode], sizes: dict[str, int])
     for name, source in sources.items():
         if isinstance(source.items[0], transform.GlobalVariableDeclarations):
             known = {n: d for block in source.items for n, d in declarations(block.items).items()}
-            known.pop("aAxis", None)  # of a library
+            known = {n: d for n, d in known.items() if n not in ("aAxis", "aTrigger")}  # of libraries
             world[name] = SimpleNamespace(**{n: initial(d, world) for n, d in known.items()})
     return world
 

@@ -319,7 +319,7 @@ def test_the_plc_serves_machines_with_fewer_axes_than_its_structs(case: Case) ->
         for _ in range(5):
             cx.cycle()
     assert status["plc_state"][0] == PlcState.HOLDING
-    assert (status["drive_status"][0, :n] == DriveStatus.ENABLED).all()
+    assert (status["drive_status"][0, :n] == DriveStatus.ENABLED | DriveStatus.HOMED).all()
     np.testing.assert_allclose(status["position_m"][0, :n], home_m, atol=1e-4)
     assert np.abs(status["force_n"][0, :n]).max() > 1.0
     for name in ("position_m", "setpoint_m", "force_n", "drive_status"):

@@ -28,9 +28,10 @@ from controller.records import (
 from controller.schema import Site
 from controller.service import loop
 from controller.settings import load_site, parse
+from controller.state import Setup
 from drivers.replayed import ReplayedDriver
 from tests.hil.stand import System
-from tests.machines import NOTHING, SIMULATION, Bench, ask, own_site
+from tests.machines import NOTHING, SIMULATION, Bench, ask, own_site, simulation_setup
 from tests.shell import pkm, refused
 
 SENSORS = [f"cell_{i}" for i in range(1, 7)]
@@ -38,6 +39,12 @@ COLUMNS = channels(6, SENSORS)
 AT = {channel.name: k for k, channel in enumerate(COLUMNS)}
 # what a run decides: everything but the time of its ticks and how the loop did
 DECIDED = [k for k in range(len(COLUMNS) - timing_width()) if k != AT["t_s"]]
+
+
+def setup() -> Setup:
+    """That of the simulation site; what noise does to forces is no push."""
+    given = simulation_setup()
+    return given._replace(monitor=given.monitor._replace(told=Fault.NONE))
 
 
 def session(ticks: int) -> Array:
@@ -57,7 +64,7 @@ def session(ticks: int) -> Array:
         "sensor_age_s": np.full(6, 0.008),
         "sensor_quality": np.full(6, float(Quality.GOOD)),
     }
-    bench = Bench(sensors=cells, broken=shaken)
+    bench = Bench(setup(), sensors=cells, broken=shaken)
     up = bench.setup.home + np.array([0.01, 0.0, 0.02, 0.05, 0.0, 0.0])
     script = {
         5: ask(RequestKind.READY), 20: ask(RequestKind.MOVE, up), 35: ask(RequestKind.STOP),
@@ -90,7 +97,7 @@ def fed(driver: ReplayedDriver, ticks: int) -> tuple[Array, list[Output]]:
         return True
 
     coming = loop.control(
-        Bench().setup, clock(), driver, lambda sample, _: sample, driver.request, Ring(), observe, time.monotonic()
+        setup(), clock(), driver, lambda sample, _: sample, driver.request, Ring(), observe, time.monotonic()
     )
     asyncio.run(coming)
     return np.array(kept), outputs
@@ -150,6 +157,7 @@ def recorded(folder: Path, rows: Array) -> Path:
 
 def replayed(folder: Path, recording: Path) -> System:
     site = own_site(folder).replace("[broker]\nstart = true\n", "")
+    site = site.replace("[realtime]", '[control.monitor]\ncollision = "off"\n\n[realtime]')
     return System(folder, "--replayed", str(recording), "--json", site=site)
 
 

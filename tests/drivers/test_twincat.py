@@ -40,6 +40,8 @@ ONLY_PLC = {  # constants that the twin does not have
     "NEVER_S": -1e9,
     "QUICK_STOP_RAMP_S": 0.5,
     "INPUT_STILL_S": 0.05,
+    "MODE_POSITION": 8,  # of CiA 402
+    "MODE_TORQUE": 10,
 }
 ELSEWHERE = {  # constants that have another name or another place in Python
     "AXES": exchange.AXES,
@@ -48,7 +50,7 @@ ELSEWHERE = {  # constants that have another name or another place in Python
     "CYCLE_S": schema.VirtualCell().plc_cycle_s,
 }
 
-ENUMERATIONS = ("E_PkmAxisMode", "E_PkmPlcState", "E_PkmInputKind")
+ENUMERATIONS = ("E_PkmAxisMode", "E_PkmPlcState", "E_PkmInputKind", "E_PkmHomingMethod")
 BITS = {"E_PkmPlcError": PlcError, "E_PkmDriveStatus": DriveStatus, "E_PkmInputStatus": InputStatus}
 INPUT_BITS = {  # of the terminals' status words, as the vendor's documents have them
     "EL3XXX": {
@@ -220,7 +222,14 @@ def test_layout_rule_pads():
     assert size == 32
 
 
-@pytest.mark.parametrize(("name", "enum"), [("E_PkmAxisMode", AxisMode), ("E_PkmPlcState", PlcState)])
+@pytest.mark.parametrize(
+    ("name", "enum"),
+    [
+        ("E_PkmAxisMode", AxisMode),
+        ("E_PkmPlcState", PlcState),
+        ("E_PkmHomingMethod", plc_program.HomingMethod),
+    ],
+)
 def test_enumeration_is_the_enum(sources, name, enum):
     assert enumeration(sources[name]) == {member.name: member.value for member in enum}
 
@@ -256,6 +265,7 @@ def test_the_twins_constants_are_all_there(sources):
 
 def test_types_of_the_constants(sources):
     whole = {"AXES": "INT", "INPUTS": "INT", "LAYOUT_VERSION": "UDINT", "LATCHED": "DWORD"}
+    whole |= dict.fromkeys(("MODE_POSITION", "MODE_TORQUE"), "SINT")
     blocks = {"stCommand": "ST_PkmCommand", "stStatus": "ST_PkmStatus"}
     for name, (kind, _) in declared(sources["GVL_Pkm"]).items():
         assert kind == (whole | blocks).get(name, "LREAL"), name
@@ -277,6 +287,7 @@ def test_machine_is_the_example(sources):
         "aLengthHigh_m": limits.length_m[1],
         "aSpeed_m_s": limits.speed_m_s,
         "aAcceleration_m_s2": limits.acceleration_m_s2,
+        "aForce_n": limits.force_n,
         "aLead_m": drive.lead_m,
         "aGearRatio": drive.gear_ratio,
         "aRatedTorque_nm": drive.rated_torque_nm,
@@ -448,16 +459,26 @@ def test_an_input_without_a_terminal_has_no_data(sources):
 class Beside:
     """FB_PkmPlc and PlcTwin on the same commands, encoders and clock, and axes that go where the twin wants them."""
 
-    def __init__(self, sources, noise_m=0.0):
-        self.twin = plc_program.PlcTwin(plc_program.axes_of(load_machine(MACHINES / "6-upru.toml")[0]), 0.002)
+    def __init__(self, sources, noise_m=0.0, homing=None):
+        homing = plc_program.homing_of(homing or schema.Homing(), 6)
+        self.twin = plc_program.PlcTwin(plc_program.axes_of(load_machine(MACHINES / "6-upru.toml")[0]), 0.002, homing)
         world = structured_text.environment(sources, {"stCommand": COMMAND.itemsize})
         self.plc = structured_text.function_block(sources["FB_PkmPlc"], world)
         self.limits = structured_text.function(sources["F_PkmAxesOf"], world)()
         self.command = np.zeros(1, COMMAND)
+        self.machine = world["GVL_PkmMachine"]
+        self.machine.eHomingMethod, self.machine.aHomingLength_m = homing.method, one_based(homing.length_m)
+        for name in ("direction", "speed_m_s", "travel_m", "back_m", "force_n", "timeout_s"):
+            known = next(
+                n for n in vars(self.machine) if n.startswith("fHoming") and python_name(n) == f"homing_{name}"
+            )
+            setattr(self.machine, known, getattr(homing, name))
+        self.found = plc_program.Found(np.zeros(6), np.zeros(6, dtype=bool), np.zeros(6))
         self.fields = [(m.name, python_name(m.name)) for m in layout(sources["ST_PkmCommand"])[0]]
         self.position_m, self.velocity_m_s = np.full(6, 0.93), np.zeros(6)
+        self.force_n = np.array([80.0, -30.0, 20.0, 900.0, 0.0, -5.0])
         self.noise_m, self.random = noise_m, np.random.default_rng(4)
-        self.cycles = 0
+        self.cycles = self.forced = 0
         self.states, self.errors = set(), PlcError.NONE
 
     def send(self, **fields):
@@ -480,10 +501,14 @@ class Beside:
             stAxes=self.limits,
             aPosition_m=one_based(self.position_m),
             aVelocity_m_s=one_based(self.velocity_m_s),
+            aDriveForce_n=one_based(self.force_n),
             aOn=[None, *[on] * 6],
             aDriveFault=[None, *[False] * 6],
+            aMarked=one_based(self.found.marked),
+            aMark_m=one_based(self.found.latch_m),
         )
-        self.twin.step(now_s, self.command[0].copy(), self.position_m, self.velocity_m_s)
+        found = self.found._replace(force_n=self.force_n)
+        self.twin.step(now_s, self.command[0].copy(), self.position_m, self.velocity_m_s, found, self.force_n)
         self.compare(self.twin.powered or not on)
         if self.twin.powered:
             self.position_m = self.twin.p + self.noise_m * self.random.standard_normal(6)
@@ -503,6 +528,10 @@ class Beside:
         )
         assert plc.aFaulty[1:] == twin.faulty.tolist()
         assert plc.fVelocityFeedforward == twin.velocity_feedforward
+        assert plc.bForcing == twin.forcing
+        assert (plc.bHomed, plc.bSeeking) == (twin.homed, twin.seeking)
+        assert np.allclose(plc.aOffset_m[1:], twin.offset_m, rtol=0.0, atol=1e-12)
+        self.forced += twin.forcing
         if set_points:
             mine = [array[1:] for array in (plc.aP, plc.aV, plc.aF, plc.aPBefore, plc.aVBefore)]
             its = [twin.p, twin.v, twin.f, twin.p_before, twin.v_before]
@@ -549,7 +578,7 @@ def test_plc_program_beside_its_twin(sources):
         if silent == 0:
             latched = beside.twin.state == PlcState.QUICK_STOP
             share = random.random() if tick // 150 % 2 else 0.5  # every second round without nonsense
-            mode = AxisMode.FOLLOW
+            mode = AxisMode.FORCE if tick // 40 % 3 == 1 else AxisMode.FOLLOW
             if tick % 150 < 5 or (latched and share < 0.1):
                 mode = AxisMode.STOP
             elif not beside.twin.powered or share < 0.02:
@@ -576,10 +605,60 @@ def test_plc_program_beside_its_twin(sources):
                 fields["version"] = LAYOUT_VERSION - 1
             elif share > 0.98:
                 beside.position_m = beside.position_m + 0.03  # an axis that does not follow
-            elif share > 0.965:
+            elif share > 0.975:
+                beside.velocity_m_s = np.array([0.0, 0.6, 0.0, 0.0, -0.6, 0.0])  # too fast without a position loop
+            elif share > 0.96:
                 silent = int(random.integers(2, 20))
             beside.send(**fields)
         for _ in range(int(random.choice([4, 5, 5, 5, 6]))):
             beside.cycle()
-    assert beside.states == set(PlcState)
-    assert beside.errors == PlcError(sum(PlcError))
+    assert beside.states == set(PlcState) - {PlcState.HOMING}
+    assert beside.errors == PlcError(sum(PlcError)) ^ PlcError.HOMING
+    assert beside.forced > 1000
+
+
+@pytest.mark.parametrize("method", ["reference", "force"])
+@pytest.mark.parametrize("outwards", [False, True])
+def test_homing_beside_its_twin(sources, method, outwards):
+    """A host that homes, moves, homes again, hesitates and changes its mind, with axes that fail now and then."""
+    direction = "extend" if outwards else "retract"
+    given = schema.Homing(
+        method=method, length_m=[0.91, 0.92, 0.93, 0.94, 0.95, 0.96], direction=direction, speed_m_s=0.05,
+        travel_m=0.02, back_m=0.003, force_n=400.0, timeout_s=1.0,
+    )  # fmt: skip
+    beside = Beside(sources, homing=given)
+    random = np.random.default_rng(3)
+    way = 1.0 if outwards else -1.0
+    ends, first_offset_m = [], np.zeros(6)
+    for attempt in range(14):
+        beside.send(mode=AxisMode.STOP)
+        for _ in range(30):
+            beside.cycle()
+        if beside.twin.homed and not first_offset_m.any():
+            first_offset_m = beside.twin.offset_m.copy()
+        # references at the same counts of the encoders for ever
+        at_m = 0.93 + way * np.linspace(0.004, 0.015, 6) + beside.twin.offset_m
+        beside.position_m = 0.93 + beside.twin.offset_m
+        fails = attempt % 5 if attempt < 10 else 0
+        if fails == 1:
+            at_m[2] += way  # never found
+        beside.found = beside.found._replace(marked=np.zeros(6, dtype=bool), latch_m=at_m)
+        for tick in range(180):
+            mode = AxisMode.HOLD if fails == 2 and tick == 40 else AxisMode.FOLLOW if fails == 3 else AxisMode.HOME
+            if not (fails == 4 and 45 < tick < 60):
+                beside.send(mode=mode, period_s=0.01, position_m=beside.twin.p)
+            for _ in range(5):
+                there = way * (beside.position_m - at_m) >= 0.0
+                beside.found = beside.found._replace(marked=beside.found.marked | there & beside.twin.seeking)
+                force_n = np.where(there, way * 500.0, 20.0) if method == "force" else np.zeros(6)
+                force_n[random.integers(6)] += way * 900.0 * (random.random() < 0.05)  # one odd reading
+                beside.force_n = force_n
+                beside.cycle()
+            if beside.twin.state == PlcState.QUICK_STOP or (beside.twin.homed and tick > 30):
+                break
+        ends.append(beside.twin.state)
+    assert ends[0] == PlcState.HOLDING and ends[1] == PlcState.QUICK_STOP and ends[4] == PlcState.QUICK_STOP
+    assert set(ends[10:]) == {PlcState.HOLDING}
+    assert PlcError.HOMING in beside.errors and PlcState.HOMING in beside.states
+    # the lengths of marks and stops are those of the file
+    assert np.abs(beside.twin.offset_m - first_offset_m).max() < (1e-9 if method == "reference" else 3e-3)

@@ -96,7 +96,8 @@ CHANGES = st.lists(
     st.tuples(PLACES, PIECES) | st.tuples(WORDS, st.integers(0, 9).map(lambda word: word.to_bytes(4, "little"))),
     max_size=4,
 ) | st.binary(min_size=STATUS.itemsize - 8, max_size=STATUS.itemsize - 8).map(lambda data: [(0, data)])
-MOVES = (PlcState.OFF, PlcState.HOLDING, PlcState.FOLLOWING, PlcState.LATE)
+# HOMING too: axes that move by themselves are found by their lag
+MOVES = (PlcState.OFF, PlcState.HOLDING, PlcState.FOLLOWING, PlcState.LATE, PlcState.HOMING)
 
 
 def benches() -> list[tuple[Bench, Sample]]:

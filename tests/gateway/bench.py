@@ -32,7 +32,7 @@ STARTED_UNIX_S = 1_700_000_000.25
 def make_meta(session: str = "boot1", table: list[Channel] | None = None) -> dict[str, Any]:
     return {
         "session": session, "site": "bench", "version": "0.1.0", "started_unix_s": STARTED_UNIX_S,
-        "started_monotonic_s": time.monotonic(), "rate_hz": 100.0, "legs": LEGS,
+        "started_monotonic_s": time.monotonic(), "rate_hz": 100.0, "legs": LEGS, "limits": {"speed_m_s": [0.5]},
         "channels": [list(channel) for channel in table or channels(LEGS, CELLS)], "configuration_sha256": "0" * 64,
         "machine_toml": 'name = "märchen"\n', "site_toml": 'name = "bench"\n',
     }  # fmt: skip

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from controller.gateway.events import CHANNELS, LIMITS, Event, events
-from controller.records import Fault, Limit, Link, Mode, Quality, RequestKind, Verdict, channels, sensors_of
+from controller.records import Fault, Limit, Link, Mode, Obstacle, Quality, RequestKind, Verdict, channels, sensors_of
 from controller.safety.faults import FAULTS
 from controller.safety.supervisor import REASONS
 
-COLUMNS = tuple(channel.name for channel in channels(6, list(sensors_of(6))))
+COLUMNS = tuple(channel.name for channel in channels(6, list(sensors_of(6)), stream=True))
 AT = {name: k for k, name in enumerate(COLUMNS)}
 
 
@@ -82,9 +82,25 @@ def test_each_request_is_answered_with_its_verdict(verdict: Verdict):
     answered = row(answer_id=17, request_id=17, request_kind=RequestKind.MOVE, verdict=verdict)
     [event] = events(row(), answered, COLUMNS)
     assert (event.kind, event.code) == ("request", verdict.name)
-    answer = "is accepted" if verdict is Verdict.ACCEPTED else f"is refused ({REASONS[verdict]})"
+    needs = ": move needs READY or ACTIVE" if verdict is Verdict.WRONG_MODE else ""
+    answer = "is accepted" if verdict is Verdict.ACCEPTED else f"is refused ({REASONS[verdict]}{needs})"
     assert event.text == f"Request 17 (MOVE) {answer}."
     assert changes(answered, row(answer_id=18, verdict=verdict)) == [("request", verdict.name)]
+
+
+def test_what_makes_a_pose_unreachable_is_told_with_the_amount():
+    answered = row(
+        answer_id=17, request_kind=RequestKind.MOVE, verdict=Verdict.UNREACHABLE,
+        refusal=Obstacle.STROKE, refusal_which=4, refusal_excess=0.0123,
+    )  # fmt: skip
+    [event] = events(row(), answered, COLUMNS)
+    assert event.text.endswith(
+        "(the target or the way to it is outside the limits: leg 4 would leave its stroke by 0.0123 m)."
+    )
+    assert event.values["refusal_which"] == 4
+    for odd in (np.nan, np.inf, 99.0):
+        answered[AT["refusal"]] = answered[AT["refusal_which"]] = odd
+        assert events(row(), answered, COLUMNS)[0].code == "UNREACHABLE"
 
 
 def test_values_explain_a_fault():

@@ -243,7 +243,7 @@ def test_full_disk_ends_recording_and_leaves_what_is_written(tmp_path: Path):
     rows = make_rows(600)
     made = Recorder(make_site(tmp_path), make_meta())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
     try:
         with pytest.raises(OSError, match="too large"):
             for k in range(600):
