@@ -1,5 +1,6 @@
 """The guard: whatever is proposed, what is sent is finite, inside the limits and on the path, or it is STOP."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -260,6 +261,29 @@ def test_a_leg_at_its_end_stops_all_legs_on_the_path_and_they_do_not_bend_round_
     drive.require_inside()
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@pytest.mark.parametrize("leg", range(N))
+def test_a_demand_that_drives_on_towards_an_end_is_braked_in_time_though_it_is_still_inside(
+    leg: int, sign: float
+) -> None:
+    # a smooth run-up to 0.4 m/s, each set-point of which is inside all limits; the other legs go a little the other way
+    way = np.full(N, -0.1 * sign)
+    way[leg] = sign
+    drive, along, rate = Drive(position_m=np.full(N, 0.925)), 0.0, 0.0
+    for k in range(80):
+        rate = 0.2 * (1.0 - math.cos(math.pi * min(k / 30.0, 1.0)))
+        along += rate * PERIOD_S
+        if along > 0.174:
+            break
+        assert drive.ask(0.925 + along * way, rate * way).axis_mode is AxisMode.FOLLOW
+    first = next(acted for acted in drive.acted if acted)
+    assert first is Limit.STROKE
+    for _ in range(60):
+        assert drive.ask(0.925 + along * way, rate * way).axis_mode is AxisMode.FOLLOW
+    drive.require_inside()
+    assert np.all(np.abs(drive.sent[-1] - (0.925 + along * way)) < 1e-3)
+
+
 def test_legs_that_must_go_different_ways_still_keep_every_limit() -> None:
     drive = Drive()
     for _ in range(12):
@@ -308,6 +332,9 @@ def test_a_demand_of_three_times_the_possible_acceleration_keeps_the_platform_on
         assert max(along) < 0.065
         assert along[-1] == pytest.approx(0.06, abs=1e-9)
         assert drive.acted[-1] is Limit.NONE
+        acts = [bool(acted) for acted in drive.acted]
+        changes = sum(one is not other for one, other in itertools.pairwise(acts))
+        assert changes <= 2  # it begins and it ends, it does not chatter
         drive.require_inside()
 
 
