@@ -49,6 +49,7 @@ LATE, TRIP_LEVEL = 2, 10  # leaky bucket: +2 a skipped tick, -1 a tick in time: 
 UNUSABLE = Fault.SAMPLE_NOT_FINITE | Fault.STATUS_STALE
 SILENT = Fault.LINK_LOST | Fault.STATUS_LATE | Fault.STATUS_STALE
 POWERED = (Mode.READY, Mode.ACTIVE, Mode.STOPPING)
+FOLLOWING = (AxisMode.FOLLOW, AxisMode.FORCE)
 
 
 @np.errstate(all="ignore")  # numbers that are not finite become faults, not warnings on a terminal nobody reads
@@ -59,18 +60,9 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
 
     # where is the machine, and what is wrong
     faults = judge_sample(sample, setup.limits)
-    measured, twist, reserves = UNKNOWN, state.twist_rad.copy(), np.full(len(RESERVES), np.nan)
-    if not faults & UNUSABLE:
-        if sample.axes_homed and state.search.located:
-            measured = estimate(setup.machine, sample.length_m, sample.length_m_s, state.x_guess, twist)
-        elif sample.axes_homed:
-            measured = find_pose(setup.machine, sample.length_m, sample.length_m_s, setup.home, twist)
-        base, platform = swings_at(setup, measured)
-        wrong, reserves = judge_motion(sample, measured, base, platform, setup.limits, state.latched)
-        faults |= wrong if sample.axes_homed else wrong & ~ABOUT_LENGTHS
-    x_guess, twist = (state.x_guess, state.twist_rad) if measured is UNKNOWN else (measured.pose, twist)
-    if not sample.axes_homed:
-        x_guess, twist, reserves[0] = setup.home, np.zeros_like(twist), np.nan
+    measured, twist, reserves, misplaced = locate(setup, state, sample, bool(faults & UNUSABLE))
+    faults |= misplaced
+    x_guess = measured.pose if measured is not UNKNOWN else state.x_guess if sample.axes_homed else setup.home
     health, unwell = judge_health(setup, state, sample, bool(faults & SILENT))
     faults |= unwell
     search, homed, unfound = judge_homing(
@@ -82,7 +74,7 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
         faults |= stream.is_lost(setup.stream, state.plan, sample.stream) * Fault.STREAM_LOST
 
     # what pushes the platform, and which cell or drive contradicts the rest
-    followed = state.command.axis_mode in (AxisMode.FOLLOW, AxisMode.FORCE)
+    followed = state.command.axis_mode in FOLLOWING
     powered, fresh = followed and state.latched, not faults & (UNUSABLE | SILENT) and in_time(setup, state, sample)
     loads = monitor.observe(setup.monitor, state.monitor, sample, measured, twist, state.feedback.forcing)
     memory, pushed, wrench, residual_n = monitor.judge(
@@ -143,15 +135,9 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
     tared = verdict is Verdict.ACCEPTED and request.kind is RequestKind.TARE
     tare_n = state.rest.error_n if tared else state.tare_n
     still = mode is Mode.READY and state.latched
-    rest = mean_at_rest(still, state.rest, cell_errors(setup, sample, legs.cell_n), setup.cells >= 0)
-    axis_n = loads.error_n[monitor.AXIS] if loads else np.full(len(setup.cells), np.nan)
-    axis_rest = mean_at_rest(still, state.axis_rest, axis_n, np.ones(len(axis_n), np.bool_))
-    for row, mean in ((monitor.CELL, rest), (monitor.AXIS, axis_rest)):
-        if mean.ticks >= TARE_TICKS:
-            memory = monitor.learn(setup.monitor, memory, row, mean.error_n)
-    following = command.axis_mode in (AxisMode.FOLLOW, AxisMode.FORCE)
+    rest, axis_rest, memory = compare_at_rest(setup, state, sample, still, legs.cell_n, loads, memory)
     skipped = sample.tick - state.tick > 1
-    memory = monitor.remember(memory, reference, command, legs.position_m, following, skipped)
+    memory = monitor.remember(memory, reference, command, legs.position_m, command.axis_mode in FOLLOWING, skipped)
     trail = follow_on(trail, command.position_m, elapsed_s, behind=command.position_m is not proposed.position_m)
     following_error_m = sample.setpoint_m - sample.length_m
     left_s = max(trajectory.end_s(plan) - now_s, 0.0) if mode in (Mode.ACTIVE, Mode.STOPPING) else 0.0
@@ -166,6 +152,25 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
             verdict, refusal, left_s if math.isfinite(left_s) else 0.0,
         ),
     )  # fmt: skip
+
+
+def locate(setup: Setup, state: State, sample: Sample, unusable: bool) -> tuple[Estimate, Array, Array, Fault]:
+    """Pose and screw twists (n,), how far the limits are, and what is wrong with where the machine is and how it moves.
+
+    Before the drives have been homed their lengths mean nothing, and the machine is believed at home.
+    """
+    measured, twist, reserves, wrong = UNKNOWN, state.twist_rad.copy(), np.full(len(RESERVES), np.nan), Fault.NONE
+    if not unusable:
+        if sample.axes_homed and state.search.located:
+            measured = estimate(setup.machine, sample.length_m, sample.length_m_s, state.x_guess, twist)
+        elif sample.axes_homed:
+            measured = find_pose(setup.machine, sample.length_m, sample.length_m_s, setup.home, twist)
+        base, platform = swings_at(setup, measured)
+        wrong, reserves = judge_motion(sample, measured, base, platform, setup.limits, state.latched)
+    if not sample.axes_homed:
+        reserves[0] = np.nan
+        return measured, np.zeros_like(twist), reserves, wrong & ~ABOUT_LENGTHS
+    return measured, state.twist_rad if measured is UNKNOWN else twist, reserves, wrong
 
 
 def in_time(setup: Setup, state: State, sample: Sample) -> bool:
@@ -220,6 +225,25 @@ def cell_errors(setup: Setup, sample: Sample, model_n: Array) -> Array:
         return np.full_like(model_n, np.nan)
     good = (setup.cells >= 0) & (sample.sensor_quality[setup.cells] == Quality.GOOD)
     return np.where(good, sample.sensor[setup.cells], np.nan) - model_n
+
+
+def compare_at_rest(
+    setup: Setup,
+    state: State,
+    sample: Sample,
+    still: bool,
+    model_cell_n: Array,
+    loads: monitor.Loads | None,
+    memory: monitor.Memory,
+) -> tuple[Rest, Rest, monitor.Memory]:
+    """What cells and drives are off the model while the machine stands; the monitor learns both at the first rest."""
+    rest = mean_at_rest(still, state.rest, cell_errors(setup, sample, model_cell_n), setup.cells >= 0)
+    axis_n = loads.error_n[monitor.AXIS] if loads else np.full(len(setup.cells), np.nan)
+    axis_rest = mean_at_rest(still, state.axis_rest, axis_n, np.ones(len(axis_n), np.bool_))
+    for row, mean in ((monitor.CELL, rest), (monitor.AXIS, axis_rest)):
+        if mean.ticks >= TARE_TICKS:
+            memory = monitor.learn(setup.monitor, memory, row, mean.error_n)
+    return rest, axis_rest, memory
 
 
 def mean_at_rest(still: bool, before: Rest, error_n: Array, fitted: NDArray[np.bool_]) -> Rest:
