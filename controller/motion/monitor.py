@@ -33,7 +33,7 @@ CELL, AXIS = 0, 1
 NET, MODEL, BELOW, RATE, ACCELERATION = range(5)  # rows of what `leg_forces` fills
 
 # What a machine file is off where nobody has identified it, and what follows for the bounds of a site that has none.
-WEIGHT_SHARE = 0.02  # of the weight, what changes of its error with the pose: the rest is taken away at rest
+WEIGHT_SHARE = 0.025  # of the weight, what changes of its error with the pose: the rest is taken away at rest
 INERTIA_SHARE = 0.20
 FRICTION_SHARE = 0.05  # of a leg's largest force, its dry friction; as much again at the largest speed
 BIAS_SHARE = 0.10  # of a leg's largest force: a larger difference at rest is no error of a drive's model
@@ -43,6 +43,7 @@ ASKED = 4  # ticks that are remembered: what is older than three is not looked a
 # slowly that a push is told long before it would pass for friction.
 RUBBING_M_S = 5.0 * STICTION_SPEED_M_S  # from this rate on dry friction is what the model says
 LEARN_S = 5.0  # time constant
+FADE = 0.88  # of a bound from tick to tick: what an acceleration excites outlives it, at a stop by some 50 ms
 SETTLE_TICKS = 25  # of undisturbed following before anything is judged
 SUSPECT_TICKS = 30  # a suspect source must contradict for so long: it is told only, so late is better than wrong
 OFF_SETPOINT_M, OFF_SETPOINT_S = (
@@ -250,7 +251,7 @@ def judge(
 
     before = np.where(np.isfinite(memory.error_n), memory.error_n, loads.error_n)
     error_n = before + monitor.share * (loads.error_n - before)
-    loads = loads._replace(bounds_n=np.fmax(loads.bounds_n, (1.0 - monitor.share) * memory.bounds_n))
+    loads = loads._replace(bounds_n=np.fmax(loads.bounds_n, FADE * memory.bounds_n))
     suspects, bias_n = memory.suspects, memory.bias_n.copy()
     if tare_n.any():
         bias_n[CELL] = tare_n
