@@ -16,6 +16,7 @@
 Leg frame: z = n from base to platform joint, y along axis x n, x = y x z; `qpos0` is the home pose.
 """
 
+import logging
 import math
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -33,6 +34,8 @@ MjModel: TypeAlias = Any
 MjSpec: TypeAlias = Any
 MjBody: TypeAlias = Any
 Array = NDArray[np.float64]
+
+log = logging.getLogger(__name__)
 
 MECHANISMS = {("free", "UPRU"), ("free", "UPS"), ("free", "UHU"), ("2r1t", "RPU UPR"), ("spherical", "UPS")}
 SEALED = {"UPRU", "UPS"}  # legs whose statics tell what loads the seals
@@ -53,6 +56,12 @@ def mujoco_model(machine: schema.Machine, step_s: float) -> MjModel:
         ConfigurationError: for a machine it does not know.
     """
     legs = [schema.effective_leg(machine, i) for i in range(len(machine.leg))]
+    cut = [f"{name} of leg {i}" for i, leg in enumerate(legs, 1) for name, link in leg.links.items() if _is_cut(link)]
+    if cut:
+        log.warning(
+            "%s: no body has a principal moment above the sum of the other two: it is cut in %d links, %s ...",
+            machine.name, len(cut), cut[0],
+        )  # fmt: skip
     kinds = sorted({leg.kind for leg in legs})
     if (machine.platform.kind, " ".join(kinds)) not in MECHANISMS:
         raise ConfigurationError(
@@ -248,8 +257,13 @@ def _physical(link: schema.Link) -> schema.Link:
     """The link as a body can be: of a slender rod, whose largest principal moment may be a little more than the other
     two together, that moment is cut to their sum."""
     moments, axes = np.linalg.eigh(link.inertia_kg_m2)
-    moments[2] = min(moments[2], moments[0] + moments[1])
+    moments[2] = min(moments[2], (1.0 - 1e-7) * (moments[0] + moments[1]))  # MuJoCo asks for it, rounding included
     return schema.Link(link.group, link.mass_kg, link.com_m, as_tensor((axes * moments) @ axes.T))
+
+
+def _is_cut(link: schema.Link) -> bool:
+    tensor = np.array(link.inertia_kg_m2)
+    return bool(np.abs(tensor - _physical(link).inertia_kg_m2).max() > 0.01 * np.abs(tensor).max())
 
 
 def _slack(link: schema.Link) -> schema.Link:
@@ -291,6 +305,9 @@ def _set_inertia(body: MjBody, links: Iterable[schema.Link]) -> None:
     for link in links:
         r_m = np.array(link.com_m) - com_m
         tensor += np.array(link.inertia_kg_m2) + link.mass_kg * (r_m @ r_m * np.eye(3) - np.outer(r_m, r_m))
+    possible = _physical(schema.Link("upper", mass_kg, (0.0, 0.0, 0.0), as_tensor(tensor)))
+    if np.abs(possible.inertia_kg_m2 - tensor).max() > 1e-9 * np.abs(tensor).max():
+        tensor = np.array(possible.inertia_kg_m2)
     body.explicitinertial = True
     body.mass = mass_kg
     body.ipos = com_m

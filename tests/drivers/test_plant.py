@@ -339,5 +339,15 @@ def test_what_it_does_not_know_is_refused(machine: schema.Machine) -> None:
     seals = replace(twisting, legs=replace(twisting.legs, friction=schema.Friction(normal=0.1)))
     with pytest.raises(ConfigurationError, match=r"legs\.friction\.normal: .* UPRU and UPS legs only"):
         Plant(seals, EXACT)
-    with pytest.raises(ConfigurationError, match="inertia must satisfy"):
-        Plant(read("6-upru-unequal-legs"), EXACT)
+
+
+def test_a_machine_with_tensors_that_no_body_has_gets_the_nearest_that_can_be(caplog: pytest.LogCaptureFixture) -> None:
+    machine = read("6-upru-unequal-legs")
+    plant = Plant(machine, EXACT)
+    assert "it is cut in 22 links" in caplog.text
+    weight_n = 9.81 * (machine.platform.mass_kg + sum(
+        link.mass_kg for i in range(6) for link in schema.effective_leg(machine, i).links.values()
+    ))  # fmt: skip
+    assert plant.closure_error_m() < 1e-6
+    assert 0.0 < np.abs(plant.balance()).sum() < 4.0 * weight_n
+    np.testing.assert_allclose(plant.model.body_subtreemass[0], weight_n / 9.81, rtol=1e-6)

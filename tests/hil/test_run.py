@@ -91,7 +91,7 @@ def test_demo_moves_publishes_records_and_replays_bit_for_bit(start: Any, tmp_pa
     assert any(event["kind"] == "mode" for event in listener.payloads("event"))
 
 
-@pytest.mark.parametrize("machine", ["6-ups", "6-uhu", "3-ups-s", "2-upr-2-rpu"])
+@pytest.mark.parametrize("machine", ["6-upru-unequal-legs", "6-ups", "6-uhu", "3-ups-s", "2-upr-2-rpu"])
 def test_every_mechanism_moves_in_its_own_cell(start: Any, tmp_path: Path, machine: str) -> None:
     site = own_site(tmp_path, SIMULATION.with_name(f"simulation-{machine}.toml"))
     system = start("--demo", "--duration", "7", "--json", site=site)
