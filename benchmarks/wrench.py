@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.system import SITES, World, show, verdict
 from controller import schema
 from controller.motion.monitor import AXIS, CELL, observe, size_of
+from controller.motion.trajectory import FREE
 from controller.records import Array, Command, Fault, Mode, Output, Quality, Request, RequestKind, Sample, Verdict
-from controller.service.demo import FREE
 from controller.service.mailbox import NOTHING
 from controller.settings import load_site
 from controller.state import initial_state, prepare

@@ -1,9 +1,25 @@
 """The rows of a recording in place of the machine: one row a tick, whatever is commanded."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from controller.records import Array, Command, Link, Request, RequestKind, Sample, unpack_inputs
+from controller.errors import ConfigurationError
+from controller.records import Array, Channel, Command, Link, Request, RequestKind, Sample, unpack_inputs
+
+
+def require_known(meta: dict[str, Any], columns: Sequence[Channel], source: Path) -> None:
+    """Refuse a recording whose channels are not these.
+
+    Raises:
+        ConfigurationError: with the sentence for the user.
+    """
+    if [list(channel) for channel in columns] != [list(channel) for channel in meta["channels"]]:
+        raise ConfigurationError(
+            f"{source}: recorded by version {meta['version']}, whose channels this version does not know"
+        )
 
 
 class ReplayedDriver:

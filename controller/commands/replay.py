@@ -11,6 +11,7 @@ from controller.errors import ConfigurationError
 from controller.records import Array, Timing, channels, pack, timing_width, unpack_inputs
 from controller.settings import parse
 from controller.state import initial_state, prepare
+from drivers.replayed import require_known
 
 
 class Difference(NamedTuple):
@@ -33,10 +34,7 @@ def replay(meta: dict[str, Any], rows: Array, source: Path) -> Difference | None
     site = parse(meta["site_toml"], schema.Site, source)
     sensors = list(site.sensors)
     columns = channels(len(machine.leg), sensors, site.stream is not None)
-    if [list(channel) for channel in columns] != [list(channel) for channel in meta["channels"]]:
-        raise ConfigurationError(
-            f"{source}: recorded by version {meta['version']}, whose channels this version does not know"
-        )
+    require_known(meta, columns, source)
     found = meta["recording"]
     if found["first_index"] or found["gaps"]:
         at = found["first_index"] or found["gaps"][0][0]

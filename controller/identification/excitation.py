@@ -202,15 +202,6 @@ def score(problem: Problem, coefficients: Array) -> float:
 # ---------------------------------------------------------------- value and gradient
 
 
-class Point(NamedTuple):
-    """Objective and room of a motion, and their gradients by the coefficients over the speed limits (f 2 H)."""
-
-    value: float
-    room: Array  # (c,) >= 0 inside the limits
-    value_slope: Array
-    room_slope: Array  # (c, f 2 H)
-
-
 class Evaluation:
     """Values and gradients at the last point asked for: the optimiser asks for them one by one."""
 

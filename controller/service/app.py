@@ -32,8 +32,9 @@ from controller.safety.supervisor import explain
 from controller.service import loop, realtime
 from controller.service.check_move import CheckError, CheckMove
 from controller.service.children import Child, how_it_ended
-from controller.service.demo import Operator, demonstrate
+from controller.service.demo import demonstrate
 from controller.service.mailbox import NOTHING, Mailbox
+from controller.service.operator import Operator
 from controller.service.sensors import Sensors
 from controller.service.statistics import Histogram, RootMeanSquare
 from controller.service.stream import StreamReceiver
@@ -41,7 +42,7 @@ from controller.settings import SiteFiles
 from controller.state import Setup, prepare
 from drivers.ads import HANGS, AdsDriver, split_address
 from drivers.fitting import Fittings, fit
-from drivers.replayed import ReplayedDriver
+from drivers.replayed import ReplayedDriver, require_known
 from drivers.shadow import ShadowDriver
 
 log = logging.getLogger(__name__)
@@ -219,10 +220,7 @@ def _require_match(recording: Recording, files: SiteFiles) -> None:
         if was != now:
             raise ConfigurationError(f"{recording.path}: recorded with {what} {was}, {files.path} has {now}")
     columns = channels(len(files.machine.leg), list(site.sensors), site.stream is not None)
-    if [list(channel) for channel in columns] != [list(channel) for channel in found["channels"]]:
-        raise ConfigurationError(
-            f"{recording.path}: recorded by version {found['version']}, whose channels this version does not know"
-        )
+    require_known(found, columns, recording.path)
     if not len(recording.rows):
         raise ConfigurationError(f"{recording.path}: found no ticks, expected at least one")
 

@@ -9,19 +9,15 @@ import logging
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from controller.errors import ConfigurationError, RunError
-from controller.mechanism import layout
-from controller.motion.trajectory import FREE
 from controller.ports import SensorReader
-from controller.records import Array, Mode, Output, Quality, Request, RequestKind, Sample, Verdict
-from controller.safety.supervisor import REASONS
-from controller.service.demo import patiently
+from controller.records import Array, Output, Quality, Request, RequestKind, Sample
 from controller.service.mailbox import NOTHING
+from controller.service.operator import Asking, Operator, until_ready
 from controller.settings import SiteFiles
 from controller.state import Setup
 from drivers.fitting import Fittings
@@ -193,32 +189,20 @@ class CheckMove:
             for items in (finding._asdict().items() for finding in self.findings)
         ]
 
-    def operator(self) -> Generator[Request, Output]:
+    def operator(self) -> Operator:
         """Yields what to ask for and is sent what came of it; returns when the check is done.
 
         Raises:
             RunError: when a request is refused.
         """
-        setup, ids = self.setup, count(1)
-        room = np.minimum(np.array(setup.limits.pose_max) - setup.home, setup.home - np.array(setup.limits.pose_min))
-        room *= FREE[int(setup.machine.platform[layout.KIND])]
-
-        def ask(kind: RequestKind, pose: Array = setup.home) -> Generator[Request, Output, Verdict]:
-            return patiently(Request(kind, next(ids), pose, SPEED_SHARE))
-
+        setup, asking = self.setup, Asking(self.setup, "check move", SPEED_SHARE)
         yield NOTHING
-        _expect((yield from ask(RequestKind.READY)), "ready")
+        yield from asking.ask(RequestKind.READY)
         seen: list[tuple[Array, Array, Array]] = []
-        visited = {tuple((signs * (room > 0.0)).tolist()): None for signs in POSES}  # fewer where less is free
+        visited = {tuple((signs * (asking.room > 0.0)).tolist()): None for signs in POSES}  # fewer where less is free
         for signs in visited:
-            share, verdict = REACH, Verdict.UNREACHABLE
-            while verdict is Verdict.UNREACHABLE and share > 0.05:
-                verdict = yield from ask(RequestKind.MOVE, setup.home + share * np.array(signs) * room)
-                share *= 0.7
-            _expect(verdict, "move")
-            output = yield NOTHING
-            while output.mode is not Mode.READY:
-                output = yield NOTHING
+            yield from asking.move_towards(np.array(signs), REACH)
+            yield from until_ready()
             for _ in range(round(SETTLE_S / setup.period_s)):
                 yield NOTHING
             seen.append((yield from self._averaged()))
@@ -267,8 +251,3 @@ def inclinations(poses: Array) -> Array:
     """By how much the platform's x and y axis point up (rad): (P, 2) for poses (P, 6)."""
     pitch, roll = poses[:, 4], poses[:, 5]
     return np.stack([-pitch, np.arcsin(np.cos(pitch) * np.sin(roll))], 1)  # z of the columns of Rz Ry Rx
-
-
-def _expect(verdict: Verdict, what: str) -> None:
-    if verdict is not Verdict.ACCEPTED:
-        raise RunError(f"check move: {what} was refused: {REASONS[verdict]}")

@@ -229,35 +229,32 @@ WRONG = [
 ]
 
 
+def refuses(line, slave, behaviour, sentence):
+    """What is no answer leaves the value as it was, with an age that grows, until the slave is honest again."""
+    quality(line, Quality.GOOD)
+    slave.behaviour = behaviour
+    held = quality(line, Quality.HELD)
+    assert held.value == 50.0 and sentence in held.message
+    slave.registers[8] = 200
+    until(lambda: line.counters("a").failed > 2)
+    assert line.read("a", "force").value == 50.0
+    assert line.read("a", "force").stamp_s == held.stamp_s
+    slave.behaviour = Behaviour.HONEST
+    assert quality(line, Quality.GOOD).value == 100.0
+
+
 @pytest.mark.parametrize(("behaviour", "sentence"), [*WRONG, (Behaviour.WRONG_TRANSACTION, "answered transaction 0")])
 def test_what_is_no_answer_is_refused_on_tcp(behaviour, sentence):
     slave = holding(100)
     with tcp([slave], {"a": unit()}, timeout_s=0.03) as (line, _):
-        quality(line, Quality.GOOD)
-        slave.behaviour = behaviour
-        held = quality(line, Quality.HELD)
-        assert held.value == 50.0 and sentence in held.message
-        slave.registers[8] = 200
-        until(lambda: line.counters("a").failed > 2)
-        assert line.read("a", "force").value == 50.0
-        assert line.read("a", "force").stamp_s == held.stamp_s  # the age grows
-        slave.behaviour = Behaviour.HONEST
-        assert quality(line, Quality.GOOD).value == 100.0
+        refuses(line, slave, behaviour, sentence)
 
 
 @pytest.mark.parametrize(("behaviour", "sentence"), WRONG)
 def test_what_is_no_answer_is_refused_on_rtu(tmp_path, behaviour, sentence):
     slave = holding(100)
     with rtu(tmp_path, [slave], {"a": unit(slowest_answer_s=0.05)}, timeout_s=0.03) as (line, _):
-        quality(line, Quality.GOOD)
-        slave.behaviour = behaviour
-        held = quality(line, Quality.HELD)
-        assert held.value == 50.0 and sentence in held.message
-        slave.registers[8] = 200
-        until(lambda: line.counters("a").failed > 2)
-        assert line.read("a", "force").value == 50.0
-        slave.behaviour = Behaviour.HONEST
-        assert quality(line, Quality.GOOD).value == 100.0
+        refuses(line, slave, behaviour, sentence)
 
 
 def test_a_late_answer_is_never_taken_for_the_next(tmp_path):
