@@ -26,6 +26,11 @@ _WRITTEN, _CLOSED = 4, 5  # index of the 8-byte words that change
 _MOST_ROWS = 2**53  # more than can be written in a million years: such a count is damaged
 
 
+def left_behind(path: Path) -> Path:
+    """Where the ring of a session goes that never ended in order, when the next one takes its place."""
+    return path.with_name(path.name + ".left")
+
+
 class RingWriter:
     """Owns the file. `meta` is any JSON object; it carries at least the names of the columns."""
 
@@ -46,6 +51,7 @@ class RingWriter:
         self._capacity = capacity
         self.columns = columns
         self.written = 0
+        _save_unfinished(path)
         fresh.replace(path)  # readers of the previous session keep their own file
 
     def push(self, row: Array) -> None:
@@ -109,3 +115,14 @@ class RingReader:
         """Unmap the file."""
         del self._words, self._rows
         self._map.close()
+
+
+def _save_unfinished(path: Path) -> None:
+    """Put a ring aside whose writer died: a gateway that died with it has not recorded the last of it."""
+    try:
+        ring = RingReader(path)
+    except (OSError, ValueError):
+        return
+    if ring.written and not ring.closed:
+        path.replace(left_behind(path))
+    ring.close()

@@ -1,5 +1,6 @@
 """Files with anything wrong in them: what is read is what was written, or one sentence says why it is not."""
 
+import contextlib
 import csv
 import io
 import math
@@ -16,9 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller import schema
+from controller.commands.runs import recover_all
 from controller.errors import ConfigurationError
-from controller.gateway.recorder import Recorder, parts, read, recover
+from controller.gateway.recorder import Recorder, recover
+from controller.gateway.recordings import listing, snapshot
 from controller.lint.geometry import lint
+from controller.recording import blocks, parts, read
+from controller.recording import events as recorded_events
 from controller.records import POSE
 from controller.ring import RingReader, RingWriter
 from controller.settings import load_machine, load_site
@@ -286,7 +291,29 @@ def assert_recorded(path: Path, rows: np.ndarray) -> None:
     assert back.tobytes() == rows[indices].tobytes()
 
 
-@settings(max_examples=80)
+def blocks_of(path: Path) -> bytes | None:
+    """What is read in blocks, which has to be what is read at once; None if it is no recording any more."""
+    try:
+        found = b"".join(block.rows.tobytes() for block in blocks(path, most_rows=50))
+    except ValueError:
+        return None
+    assert found == read(path)[2].tobytes()
+    assert all(isinstance(event, dict) for event in recorded_events(path))
+    return found
+
+
+def told_of(folder: Path) -> bytes:
+    """The list of recordings as JSON, the lines of `pkm runs recover` and what a download holds."""
+    said = io.StringIO()
+    assert recover_all([folder], said) in (0, 1, 2)
+    assert all(line.startswith(str(folder)) for line in said.getvalue().splitlines())
+    for recorded in (found := listing(folder)):
+        with contextlib.suppress(ValueError):
+            snapshot(folder, recorded.name, io.BytesIO())
+    return msgspec.json.encode(found)
+
+
+@settings(max_examples=40)
 @given(st.integers(0, 2), EDITS)
 def test_a_damaged_recording_gives_rows_that_were_recorded(recorded, which: int, edits) -> None:
     rows, files = recorded
@@ -295,9 +322,12 @@ def test_a_damaged_recording_gives_rows_that_were_recorded(recorded, which: int,
         damaged = [(part, mutated(data, edits) if k == which else data) for k, (part, data) in enumerate(files)]
         path = restored(folder, damaged)
         assert_recorded(path, rows)
+        known = [blocks_of(path), told_of(folder)]
         for part in parts(path):
             recover(part)
         assert_recorded(path, rows)
+        assert blocks_of(path) == known[0]  # to recover changes nothing of what can be read
+        assert told_of(folder)
         made = Recorder(make_site(Path(name)), make_meta())
         made.append(made.next_index, rows[made.next_index :])
         made.close()

@@ -57,7 +57,7 @@ def mailbox(tmp_path: Path) -> Iterator[Mailbox]:
 
 
 def meant(data: bytes) -> dict | None:
-    """The request in a datagram, by the standard library and what docs/commands.md says; None if it is none."""
+    """The request in a datagram, by the standard library and docs/reference/commands.md; None if it is none."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

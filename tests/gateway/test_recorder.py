@@ -16,7 +16,8 @@ from mcap.reader import make_reader
 
 from controller.gateway import recorder
 from controller.gateway.events import Event
-from controller.gateway.recorder import Recorder, parts, read, recover
+from controller.gateway.recorder import Recorder, recover
+from controller.recording import parts, read
 from tests.gateway.bench import AT, COLUMNS, ROOT, STARTED_UNIX_S, make_meta, make_rows, make_site
 
 SPECIAL = np.array(
