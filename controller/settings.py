@@ -4,6 +4,7 @@ import difflib
 import math
 import re
 import reprlib
+import stat
 import tomllib
 import typing
 from pathlib import Path
@@ -98,6 +99,27 @@ def text_of(path: Path) -> str:
         raise ConfigurationError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
+
+
+def secret_of(path: Path, key: str) -> str:
+    """The text of a file that nobody but its owner may read; `key` is where the site file names it.
+
+    Raises:
+        ConfigurationError: with the sentence for the user, without a word of what the file holds.
+    """
+    try:
+        open_to = stat.S_IMODE(path.stat().st_mode) & 0o077
+    except OSError as error:
+        raise ConfigurationError(f"{key}: {path}: {error.strerror}") from None
+    if open_to:
+        raise ConfigurationError(
+            f"{key}: {path}: found a file that others may use (mode {stat.S_IMODE(path.stat().st_mode):04o}), expected "
+            f"one for its owner only: chmod 600 {path}"
+        )
+    try:
+        return text_of(path)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{key}: {error}") from None
 
 
 def _check_values(value: Any, path: Path, key: str) -> None:

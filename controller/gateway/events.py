@@ -33,7 +33,11 @@ class Event(msgspec.Struct, frozen=True):
     code: str
     text: str
     values: dict[str, float | None]
+    who: str = ""  # asked for it, where it is a request
+    source: str = ""  # by which way: page, shell, mqtt
 
+
+REPEAT_S = 10.0
 
 SENSED = tuple(f"{name}_quality" for name in SENSORS)
 PUSHED = (*(f"wrench_{axis}" for axis in ("fx_n", "fy_n", "fz_n", "mx_nm", "my_nm", "mz_nm")), "residual_{i}_n")
@@ -90,6 +94,25 @@ _BIT_SETS = (
 )
 
 
+class Flickering:
+    """Channels that come and go between a number and none are told of now and then, the times between are counted."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[float, int]] = {}  # by channel: when last, how often not since
+
+    def calmed(self, event: Event) -> Event | None:
+        """The event as it is to be told; None if it was told a moment ago."""
+        if event.kind != "not_finite":
+            return event
+        t, untold = self._told.get(event.code, (-math.inf, 0))
+        if 0.0 <= event.t - t < REPEAT_S:
+            self._told[event.code] = t, untold + 1
+            return None
+        self._told[event.code] = event.t, 0
+        more = f" {untold} more times since it was last told." if untold else ""
+        return msgspec.structs.replace(event, text=event.text + more)
+
+
 def _whole(value: float) -> int:
     # 0 for what is no code and no bit set: one bad number must not stop the gateway
     return int(value) if 0.0 < value < 2.0**53 else 0
@@ -131,6 +154,10 @@ def events(
     now = dict(zip(columns, row.tolist(), strict=True))
     before = {} if previous is None else dict(zip(columns, previous.tolist(), strict=True))
     t = unix_s(started_unix_s, now["t_s"])
+    # a code that is no number says nothing: what it said before stands, and the channel is named at the end
+    coded = [name for name in columns if name in ("link", "mode", "faults", "limits") or name.endswith("_quality")]
+    stood = {name: before[name] for name in coded if before and math.isfinite(before[name])}
+    said = {name: now[name] if math.isfinite(now[name]) else stood.get(name) for name in coded}
     found: list[Event] = []
 
     def add(kind: str, code: str, text: str, names: Sequence[str] = ()) -> None:
@@ -141,19 +168,23 @@ def events(
     if lost:
         add("rows_lost", str(lost), f"{lost} samples are lost: the gateway came too late for them", ("tick",))
     # a single late answer is no event: STATUS_LATE is
-    link = "DOWN" if _whole(now["link"]) == Link.DOWN else "UP"
-    if not before or (link == "DOWN") != (_whole(before["link"]) == Link.DOWN):
-        add("link", link, f"the link to the PLC is {link.lower()}", ("link", "age_s"))
-    mode, old_mode = code_name(Mode, now["mode"]), code_name(Mode, before["mode"]) if before else None
-    if mode != old_mode:
-        add("mode", mode, f"the mode is {mode}" + (f" after {old_mode}" if old_mode else ""), ("mode",))
-    for column, value in now.items():
-        if column.endswith("_quality") and before and (value == Quality.GOOD) != (before[column] == Quality.GOOD):
+    if said["link"] is not None:
+        link = "DOWN" if _whole(said["link"]) == Link.DOWN else "UP"
+        if "link" not in stood or (link == "DOWN") != (_whole(stood["link"]) == Link.DOWN):
+            add("link", link, f"the link to the PLC is {link.lower()}", ("link", "age_s"))
+    if said["mode"] is not None:
+        mode, old_mode = code_name(Mode, said["mode"]), code_name(Mode, stood["mode"]) if "mode" in stood else None
+        if mode != old_mode:
+            add("mode", mode, f"the mode is {mode}" + (f" after {old_mode}" if old_mode else ""), ("mode",))
+    for column, value in said.items():
+        if column.endswith("_quality") and value is not None and column in stood:
+            if (value == Quality.GOOD) == (stood[column] == Quality.GOOD):
+                continue
             name, quality = column.removesuffix("_quality"), code_name(Quality, value)
             shown = [other for other in now if other.startswith(f"{name}_")]
             add("sensor", name, f"the value of {name} is {quality}", shown)
     for column, kind, meanings, words in _BIT_SETS:
-        for name, is_set in _changed(kind, before.get(column, 0.0), now[column]):
+        for name, is_set in _changed(kind, stood.get(column, 0.0), said[column] or 0.0):
             meaning, channels = meanings.get(name, ("its meaning is not known here", ()))
             what, verb = words[is_set]
             add(what, name, f"{kind.__name__} {name} {verb} ({meaning})", channels)
@@ -163,8 +194,7 @@ def events(
         text = f"request {_whole(now['answer_id'])} ({request}) {answer}"
         refused = ("refusal", "refusal_which", "refusal_excess") if verdict == Verdict.UNREACHABLE.name else ()
         add("request", verdict, text, ("answer_id", "request_kind", "verdict", *refused))
-    if before and now["skipped"] > before["skipped"]:
-        missed = _whole(now["skipped"] - before["skipped"])
+    if before and (missed := _whole(now["skipped"] - before["skipped"])):
         text = f"the control loop was late and skipped {missed} deadlines"
         add("deadlines_skipped", str(missed), text, ("skipped", "lateness_s", "cycle_s", "exchange_s"))
     if not np.isfinite(row).all():

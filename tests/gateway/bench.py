@@ -52,11 +52,11 @@ def make_rows(count: int, first: int = 0) -> Array:
     return rows
 
 
-def make_site(folder: Path, port: int = 1) -> schema.Site:
+def make_site(folder: Path, port: int = 1, **mqtt: Any) -> schema.Site:
     site = {
         "name": "bench", "machine": "machine.toml", "ads": {"ams_net_id": "127.0.0.1.1.1", "address": "127.0.0.1:1"},
-        "ring": {"path": str(folder / "ring")}, "requests": {"path": str(folder / "requests")},
-        "mqtt": {"port": port}, "recording": {"folder": str(folder / "recordings")},
+        "ring": {"path": str(folder / "ring")}, "requests": {"path": str(folder / "requests")}, "web": {"port": 0},
+        "mqtt": {"port": port, **mqtt}, "recording": {"folder": str(folder / "recordings")},
     }  # fmt: skip
     return msgspec.convert(site, schema.Site)
 
@@ -134,7 +134,7 @@ class Listener:
         self.longest[topic] = max(self.longest.get(topic, 0), len(message.payload))
         try:
             payload = json.loads(message.payload, parse_constant=no_nan)
-        except (AssertionError, ValueError) as error:
+        except (AssertionError, ValueError, RecursionError) as error:
             payload = error
         self.heard.append((topic, payload, message.retain, message.qos))
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from controller.gateway.events import CHANNELS, LIMITS, Event, events
+from controller.gateway.events import CHANNELS, LIMITS, Event, Flickering, events
 from controller.records import Fault, Limit, Link, Mode, Obstacle, Quality, RequestKind, Verdict, channels, sensors_of
 from controller.safety.faults import FAULTS
 from controller.safety.supervisor import REASONS
@@ -175,3 +175,19 @@ def test_no_row_breaks_it_and_nothing_it_says_holds_nan():
             assert json.loads(msgspec.json.encode(event))["t"] >= 1.7e9
             assert event.text.endswith(".")
         before = after
+
+
+def test_a_channel_that_flickers_is_told_of_now_and_then_and_the_rest_is_counted():
+    flickering = Flickering()
+
+    def at(t: float, code: str = "wrench_fx_n", kind: str = "not_finite") -> Event | None:
+        return flickering.calmed(Event(t, kind, code, "No number.", {}))
+
+    first = [at(0.02 * k) for k in range(400)]
+    assert [event is not None for event in first] == [True] + 399 * [False]
+    assert at(3.0, "wrench_fy_n") is not None  # another channel
+    assert at(3.0, kind="mode") is not None and at(3.0, kind="mode") is not None
+    again = at(10.5)
+    assert again is not None and "399 more times" in again.text
+    back = at(2.0)  # the clock of a new session
+    assert back is not None and "more times" not in back.text
