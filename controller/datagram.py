@@ -3,7 +3,8 @@
 import os
 import socket
 import tempfile
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MOST_BYTES = 8192
@@ -19,15 +20,23 @@ def listen(path: Path) -> socket.socket:
     with suppress(FileNotFoundError):
         path.unlink()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    before = os.umask(0o177)
     try:
-        listening.bind(str(path))
+        with private():
+            listening.bind(str(path))
     except OSError:
         listening.close()
         raise
+    return listening
+
+
+@contextmanager
+def private() -> Generator[None]:
+    """What is made meanwhile, only this user may open."""
+    before = os.umask(0o177)
+    try:
+        yield
     finally:
         os.umask(before)
-    return listening
 
 
 def ask(path: Path, question: bytes, timeout_s: float = 1.0) -> bytes:

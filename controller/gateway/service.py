@@ -5,15 +5,19 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from controller.gateway.events import Event, code_name, events, unix_s
+from controller.gateway.admission import Admission
+from controller.gateway.board import Board
+from controller.gateway.events import Event, Flickering, code_name, events, unix_s
+from controller.gateway.keeper import Keeper, salvage_left
 from controller.gateway.mqtt import Publisher
-from controller.gateway.recorder import Recorder, parts, recording_path, survey
+from controller.gateway.recorder import recording_path
+from controller.gateway.server import serving
+from controller.recording import parts, survey
 from controller.records import Array, Mode
 from controller.ring import RingReader
 from controller.schema import Site
@@ -22,6 +26,7 @@ POLL_S = 0.02
 SLICE_ROWS = 200  # handled before the others get their turn
 DEAD_S = 1.0  # without a row for this long, it is asked whether the writer lives
 GOODBYE_S = 3.0  # for publishing the rest at the end
+DIED = "the control process died"
 
 log = logging.getLogger("pkm.gateway")
 
@@ -61,7 +66,7 @@ async def _wait_for_ring(site: Site, path: Path, interrupted: asyncio.Event) -> 
 def _writer_gone(ring: RingReader, path: Path) -> str | None:
     """Why no row will come any more, if so."""
     if not _alive(ring.writer_pid):
-        return "the control process died"
+        return DIED
     with contextlib.suppress(OSError, ValueError):
         present = RingReader(path)
         replaced = present.meta["session"] != ring.meta["session"]
@@ -82,13 +87,13 @@ def _complain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     log.warning("%s: %r", context["message"], context.get("exception"))
 
 
-async def run(site: Site, *, ring_path: Path) -> dict[str, Any]:
-    """Serve one session to its end, SIGTERM, or the death of the control process.
+async def run(site: Site, *, ring_path: Path, stay: bool = False) -> dict[str, Any]:
+    """Serve one session to its end, SIGTERM, or the death of the control process; with `stay` the next ones, too.
 
-    It is the first session that lives or is not completely recorded.
+    It is the first session that lives or is not completely recorded. The operator page is there all the time.
     SIGINT, which Ctrl-C sends to all processes of a terminal, ends only the waiting: the last rows are still to
     come. Returns {"recorded": rows in all parts, "recording": path of the first part or None, "published",
-    "dropped": samples over MQTT, "lost": rows the ring no longer had}.
+    "dropped": samples over MQTT, "lost": rows the ring no longer had} of the last session.
     """
     loop = asyncio.get_running_loop()
     interrupted, terminated = asyncio.Event(), asyncio.Event()
@@ -100,55 +105,72 @@ async def run(site: Site, *, ring_path: Path) -> dict[str, Any]:
     loop.set_exception_handler(_complain)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
     loop.add_signal_handler(signal.SIGTERM, terminate)
+    outcome: dict[str, Any] = {"recorded": 0, "recording": None, "published": 0, "dropped": 0, "lost": 0}
+    board = Board()
     try:
-        ring = await _wait_for_ring(site, ring_path, interrupted)
-        if ring is None:
-            return {"recorded": 0, "recording": None, "published": 0, "dropped": 0, "lost": 0}
-        return await _serve(site, ring, ring_path, terminated)
+        async with serving(site, board) as admission:
+            await asyncio.to_thread(salvage_left, site)
+            while (ring := await _wait_for_ring(site, ring_path, interrupted)) is not None:
+                outcome = await _serve(site, ring, ring_path, terminated, board, admission)
+                if not stay or interrupted.is_set():
+                    break
+        return outcome
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-@contextlib.contextmanager
-def _recording_may_fail(publisher: Publisher, ring: RingReader) -> Generator[None]:
-    """Trouble with the recording ends it and is told; publishing goes on."""
-    try:
-        yield
-    except Exception as error:
-        log.error("recording stopped: %s", error, exc_info=not isinstance(error, OSError))
-        publisher.recording = None
-        publisher.event(_event(ring, "recording", "stopped", f"Recording stopped: {error}. All else goes on."))
+def _state(ring: RingReader, publisher: Publisher, keeper: Keeper) -> dict[str, Any]:
+    """What is true now, for the operator page."""
+    _, rows = ring.read(max(0, ring.written - 1), 1)
+    t_s = float(rows[-1, [channel[0] for channel in ring.meta["channels"]].index("t_s")]) if len(rows) else 0.0
+    silent = time.monotonic() - ring.meta["started_monotonic_s"] - t_s > DEAD_S
+    return {
+        "online": not silent and not ring.closed, "session": ring.meta["session"], "mode": publisher.mode,
+        "since": publisher.since, "t": unix_s(ring.meta["started_unix_s"], t_s),
+        "cause": "the control process sends no samples" if silent else None,
+        "recording": keeper.name, "recorded": keeper.recorded, "lost": max(publisher.lost, keeper.lost),
+        "published": publisher.published, "dropped": publisher.dropped, "events_dropped": publisher.events_dropped,
+        "mqtt": publisher.connected, "mqtt_trouble": publisher.trouble,
+    }  # fmt: skip
 
 
-async def _serve(site: Site, ring: RingReader, path: Path, terminated: asyncio.Event) -> dict[str, Any]:
-    publisher, recorder, index = Publisher(site, ring), None, 0
-    with _recording_may_fail(publisher, ring):
-        recorder = await asyncio.to_thread(Recorder, site, ring.meta)  # may have to salvage half a gigabyte first
-        publisher.recording, index = recorder.path.name, recorder.next_index
+async def _serve(
+    site: Site,
+    ring: RingReader,
+    path: Path,
+    terminated: asyncio.Event,
+    board: Board,
+    admission: Admission | None,
+) -> dict[str, Any]:
+    publisher, keeper = Publisher(site, ring, admission), Keeper(site, ring)
+    publisher.tell, board.publish = board.tell, publisher.event
+    board.ring, board.ended, board.state = ring, None, lambda: _state(ring, publisher, keeper)
+    index = await asyncio.to_thread(keeper.open)  # may have to salvage half a gigabyte first
     # what is recorded was published by the gateway that recorded it, but for the last moment before a kill
     publisher.cursor = max(0, index - int(ring.meta["rate_hz"]))
     publishing = asyncio.create_task(publisher.run())
     cause = "the gateway was stopped"
     try:
-        cause = await _tail(ring, path, terminated, index=index, publisher=publisher, recorder=recorder)
+        cause = await _tail(
+            ring, path, terminated, index=index, publisher=publisher, keeper=keeper, board=board, admission=admission
+        )
     finally:
         ended = _event(ring, "gateway", "ended", f"{cause[0].upper()}{cause[1:]}.")
-        publisher.event(ended)
-        if recorder and publisher.recording:
-            with _recording_may_fail(publisher, ring):
-                recorder.append(recorder.next_index, np.empty((0, len(ring.meta["channels"]))), [ended])
-                recorder.close()
+        board.tell(ended)
+        for event in await asyncio.to_thread(keeper.close, board.to_record(), cause == DIED):
+            board.tell(event, recorded=True)
+        board.ended, board.publish = cause, None
         publisher.finish(cause)
         await asyncio.wait({publishing}, timeout=GOODBYE_S)
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
     return {
-        "recorded": recorder.recorded if recorder else 0,
-        "recording": str(recorder.path) if recorder else None,
+        "recorded": keeper.recorded,
+        "recording": str(keeper.path) if keeper.recorded else None,
         "published": publisher.published,
         "dropped": publisher.dropped,
-        "lost": publisher.lost,
+        "lost": max(publisher.lost, keeper.lost),
     }
 
 
@@ -159,28 +181,30 @@ async def _tail(
     *,
     index: int,
     publisher: Publisher,
-    recorder: Recorder | None,
+    keeper: Keeper,
+    board: Board,
+    admission: Admission | None,
 ) -> str:
     """Follow the ring from row `index` to its end; returns why it ended."""
     now = asyncio.get_running_loop().time
     columns = tuple(str(channel[0]) for channel in ring.meta["channels"])
     started_unix_s: float = ring.meta["started_unix_s"]
-    previous, heard = _look_back(ring, index, publisher), now()
+    previous, heard, flickering = _look_back(ring, index, publisher), now(), Flickering()
     while True:
         closed, stop = ring.closed, terminated.is_set()  # asked before reading: nothing follows these rows then
         first, rows = ring.read(index, SLICE_ROWS)
         if len(rows):
-            lost, found = first - index, list[Event]()
+            lost = first - index
+            publisher.lost += lost
             for row in rows:
-                found += events(previous, row, columns, started_unix_s=started_unix_s, lost=lost)
+                for found in events(previous, row, columns, started_unix_s=started_unix_s, lost=lost):
+                    if event := flickering.calmed(found):
+                        board.tell(admission.told(event) if admission else event)
                 previous, lost = row, 0
-            if recorder and publisher.recording:
-                with _recording_may_fail(publisher, ring):
-                    recorder.append(first, rows, found)
-            for event in found:
-                publisher.event(event)
-            publisher.lost += first - index
             index, heard = first + len(rows), now()
+        for event in keeper.step(index, board.to_record()):
+            board.tell(event, recorded=True)
+        publisher.recording = keeper.name
         if len(rows) == SLICE_ROWS:
             await asyncio.sleep(0.0)
             continue
