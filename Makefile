@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 SITE ?= config/sites/simulation.toml
 
-.PHONY: run test faults install lint lock bench
+.PHONY: run demo test faults install lint lock bench docs wheels deploy-test
 
 run: install
+	$(BIN)/pkm run $(SITE)
+
+# The same with a built-in operator: ready, moves, sines until Ctrl-C.
+demo: install
 	$(BIN)/pkm run $(SITE) --demo
 
+# One process has what runs in real time, the other all the rest.
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # Every fault of network, PLC, terminals and instruments played to the whole system, and the table of what came of it.
 faults: install
@@ -21,6 +26,12 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+
+# The site in build/docs, with an error for every link that leads nowhere; what the code knows better is made first.
+docs: install
+	$(BIN)/python docs/generate.py
+	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs build/docs
+	@echo "open build/docs/index.html"
 
 bench: install
 	$(BIN)/python -m benchmarks.kernels
@@ -38,6 +49,16 @@ $(VENV)/installed: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
+
+# Everything that deploy/install/install.sh needs on a computer without network, for the Python that runs this.
+wheels: install
+	rm -rf build/lib build/wheels
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --constraint requirements.lock \
+		--wheel-dir build/wheels .$(WHEELS_EXTRAS)
+
+# Install, start, upgrade, roll back and remove in an empty Debian with systemd; as root, with debootstrap and nspawn.
+deploy-test: wheels
+	$(BIN)/python -m pytest tests/deploy/installation.py
 
 # After a change of the dependencies in pyproject.toml.
 lock:
