@@ -32,10 +32,10 @@ from mcap.writer import CompressionType, Writer
 
 from controller.commands.runs import recover_all
 from controller.gateway.events import events
-from controller.gateway.keeper import Keeper
-from controller.gateway.mqtt import Publisher
-from controller.gateway.recorder import Recorder, recording_path
-from controller.gateway.recordings import listing
+from controller.gateway.mqtt.publisher import Publisher
+from controller.gateway.recording.keeper import Keeper
+from controller.gateway.recording.recorder import Recorder, recording_path
+from controller.gateway.recording.shelf import listing
 from controller.recording import CDR_HEADER, glance, read
 from controller.records import Array, Channel, channels
 from controller.ring import RingReader, RingWriter
@@ -122,7 +122,7 @@ def killed_gateway(folder: Path, rng: np.random.Generator) -> Case:
 
 WRITER = """
 import sys, pathlib, numpy
-from controller.gateway.recorder import Recorder
+from controller.gateway.recording.recorder import Recorder
 from tests.gateway.bench import make_meta, make_rows, make_site
 folder, rows = pathlib.Path(sys.argv[1]), make_rows(int(sys.argv[2]))
 count, made = numpy.memmap(folder / "count", numpy.int64, "r+", shape=1), Recorder(make_site(folder), make_meta())

@@ -31,8 +31,8 @@ import numpy as np
 import paho.mqtt.client as paho
 import psutil
 
-from controller.gateway import broker
 from controller.gateway.accounts import new_account, write_users
+from controller.gateway.mqtt import broker
 from controller.message import socket_path, token_path
 from controller.records import Mode, RequestKind
 from controller.ring import RingReader

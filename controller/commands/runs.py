@@ -15,9 +15,9 @@ import numpy as np
 
 from controller import schema
 from controller.errors import ConfigurationError
-from controller.gateway.keeper import salvage
-from controller.gateway.recorder import FLUSH_S, recover
-from controller.gateway.recordings import Recorded, listing
+from controller.gateway.recording.keeper import salvage
+from controller.gateway.recording.recorder import FLUSH_S, recover
+from controller.gateway.recording.shelf import Recorded, listing
 from controller.recording import blocks, description, glance, parts
 from controller.ring import RingReader
 from controller.settings import load_site, parse

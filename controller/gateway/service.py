@@ -13,11 +13,9 @@ import numpy as np
 from controller.gateway.admission import Admission
 from controller.gateway.board import Board
 from controller.gateway.events import Event, Flickering, code_name, events, unix_s
-from controller.gateway.keeper import Keeper, salvage_left
-from controller.gateway.mqtt import Publisher
-from controller.gateway.recorder import recording_path
-from controller.gateway.server import serving
-from controller.recording import parts, survey
+from controller.gateway.mqtt.publisher import Publisher
+from controller.gateway.recording.keeper import Keeper, alive, is_recorded, salvage_left
+from controller.gateway.web.server import serving
 from controller.records import Array, Mode
 from controller.ring import RingReader
 from controller.schema import Site
@@ -31,21 +29,6 @@ DIED = "the control process died"
 log = logging.getLogger("pkm.gateway")
 
 
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
-def _recorded(site: Site, ring: RingReader) -> bool:
-    """Whether an earlier gateway finished with this ring."""
-    files = parts(recording_path(site, ring.meta))
-    holds = survey(files[-1]) if files else None
-    return holds is not None and holds.finished and holds.next_index >= ring.written
-
-
 async def _wait_for_ring(site: Site, path: Path, interrupted: asyncio.Event) -> RingReader | None:
     """The first ring that lives or is not yet recorded; None when interrupted."""
     done: str | None = None  # the session of the last run, whose ring is still there
@@ -54,7 +37,7 @@ async def _wait_for_ring(site: Site, path: Path, interrupted: asyncio.Event) -> 
             ring = RingReader(path)
             found = ring.meta["session"]
             if found != done:
-                if (not ring.closed and _alive(ring.writer_pid)) or not await asyncio.to_thread(_recorded, site, ring):
+                if (not ring.closed and alive(ring.writer_pid)) or not await asyncio.to_thread(is_recorded, site, ring):
                     return ring
                 done = found
             ring.close()
@@ -65,7 +48,7 @@ async def _wait_for_ring(site: Site, path: Path, interrupted: asyncio.Event) -> 
 
 def _writer_gone(ring: RingReader, path: Path) -> str | None:
     """Why no row will come any more, if so."""
-    if not _alive(ring.writer_pid):
+    if not alive(ring.writer_pid):
         return DIED
     with contextlib.suppress(OSError, ValueError):
         present = RingReader(path)

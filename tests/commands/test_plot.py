@@ -9,7 +9,7 @@ import pytest
 from controller.commands import plot
 from controller.commands.plot import curves
 from controller.gateway.events import Event
-from controller.gateway.recorder import Recorder
+from controller.gateway.recording.recorder import Recorder
 from controller.records import Fault, Mode, channels
 from tests.gateway.bench import AT, STARTED_UNIX_S, make_meta, make_rows, make_site
 from tests.machines import SIMULATION

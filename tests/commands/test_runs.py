@@ -15,8 +15,8 @@ import pytest
 
 from controller.commands import runs
 from controller.gateway.events import Event
-from controller.gateway.recorder import Recorder
-from controller.gateway.recordings import listing, set_note, snapshot
+from controller.gateway.recording.recorder import Recorder
+from controller.gateway.recording.shelf import listing, set_note, snapshot
 from controller.recording import parts, read
 from controller.ring import RingWriter
 from tests.gateway.bench import COLUMNS, ROOT, STARTED_UNIX_S, make_meta, make_rows, make_site

@@ -10,7 +10,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 
-from controller.gateway import broker
+from controller.gateway.mqtt import broker
 from tests.gateway.bench import CHILDREN, ROOT, accepts, wait_until
 
 DEPLOY = ROOT / "deploy" / "mosquitto"

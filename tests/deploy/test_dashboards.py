@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from controller.gateway.events import Event
-from controller.gateway.mqtt import Publisher, live_columns
+from controller.gateway.mqtt.publisher import Publisher, live_columns
 from controller.records import channels
 from controller.ring import RingReader, RingWriter
 from controller.settings import load_site

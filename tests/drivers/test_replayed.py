@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from controller.clock import Tick
-from controller.gateway.recorder import Recorder
+from controller.gateway.recording.recorder import Recorder
 from controller.records import (
     Array,
     Fault,

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from controller import schema
 from controller.commands.runs import recover_all
 from controller.errors import ConfigurationError
-from controller.gateway.recorder import Recorder, recover
-from controller.gateway.recordings import listing, snapshot
+from controller.gateway.recording.recorder import Recorder, recover
+from controller.gateway.recording.shelf import listing, snapshot
 from controller.lint.geometry import lint
 from controller.recording import blocks, parts, read
 from controller.recording import events as recorded_events

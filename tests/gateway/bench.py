@@ -17,10 +17,10 @@ import paho.mqtt.client as paho
 import pytest
 
 from controller import schema
-from controller.gateway import broker
+from controller.gateway.mqtt import broker
 from controller.records import Array, Channel, channels
 
-ROOT = Path(broker.__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 LEGS = 6
 CELLS = [f"cell_{i}" for i in range(1, LEGS + 1)]
 COLUMNS = [channel.name for channel in channels(LEGS, CELLS)]

@@ -17,7 +17,7 @@ from controller.gateway.accounts import Account, new_account, write_users
 from controller.gateway.admission import Admission
 from controller.gateway.board import Board
 from controller.gateway.events import events
-from controller.gateway.server import serving
+from controller.gateway.web.server import serving
 from controller.message import token_path
 from controller.records import Mode, RequestKind, Sample, Timing, channels, pack
 from controller.ring import RingReader, RingWriter

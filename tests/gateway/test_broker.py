@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controller.gateway import broker
+from controller.gateway.mqtt import broker
 from controller.ring import RingWriter
 from tests.gateway.bench import (
     COLUMNS,
@@ -30,7 +30,7 @@ def started(
 ) -> Iterator[tuple[subprocess.Popen, int]]:
     if request.param == "amqtt" or broker.mosquitto() is None:
         monkeypatch.setattr(broker, "mosquitto", lambda: None)
-        assert broker.command("127.0.0.1", 1, Path())[1:] == ["-m", "controller.gateway.embedded_broker", "1"]
+        assert broker.command("127.0.0.1", 1, Path())[1:] == ["-m", "controller.gateway.mqtt.embedded_broker", "1"]
     port = free_port()
     process = start_broker(port, tmp_path)
     yield process, port

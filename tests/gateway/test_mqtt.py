@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from controller.gateway.mqtt import LIVE_BYTES, Publisher, live_columns
+from controller.gateway.mqtt.publisher import LIVE_BYTES, Publisher, live_columns
 from controller.recording import parts, read
 from controller.ring import RingReader, RingWriter
 from tests.gateway.bench import (

@@ -13,8 +13,8 @@ import paho.mqtt.client as paho
 import psutil
 import pytest
 
-from controller.gateway.mqtt import Publisher
-from controller.gateway.mqtt_client import MOST_BYTES, PACKET_BYTES, WAITING_OF_TOPIC
+from controller.gateway.mqtt.client import MOST_BYTES, PACKET_BYTES, WAITING_OF_TOPIC
+from controller.gateway.mqtt.publisher import Publisher
 from controller.ring import RingReader, RingWriter
 from tests.gateway.bench import COLUMNS, Listener, make_meta, make_rows, make_site
 

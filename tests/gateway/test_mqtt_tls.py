@@ -12,7 +12,7 @@ import pytest
 
 from controller import schema
 from controller.errors import ConfigurationError
-from controller.gateway.credentials import check
+from controller.gateway.mqtt.credentials import check
 from controller.ring import RingWriter
 from tests.deploy import guarded
 from tests.gateway.bench import (
@@ -154,7 +154,7 @@ def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path, port: int, deaf: 
     told = {name: tmp_path / f"told {name}" for name in cases}
     code = (
         "import asyncio, msgspec, pathlib, sys\nfrom controller import schema\n"
-        "from controller.gateway.mqtt import Publisher\nfrom controller.ring import RingReader\n"
+        "from controller.gateway.mqtt.publisher import Publisher\nfrom controller.ring import RingReader\n"
         "def writer(name): return lambda event: print(event.text, file=pathlib.Path(name).open('a'), flush=True)\n"
         "async def run():\n"
         "    publishers = []\n"

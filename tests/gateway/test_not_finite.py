@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from controller.gateway.events import Event, events
-from controller.gateway.mqtt import Publisher
+from controller.gateway.mqtt.publisher import Publisher
 from controller.records import Fault, Limit, Link, Mode, Quality, channels, sensors_of
 from controller.ring import RingReader, RingWriter
 from tests.gateway.bench import make_meta, make_site

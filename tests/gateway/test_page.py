@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from scipy.spatial import ConvexHull
 from scipy.spatial.transform import Rotation
 
-from controller.gateway.describe import described
+from controller.gateway.web.describe import described
 from controller.mechanism.kinematics import leg_lengths
 from controller.message import token_path
 from controller.recording import read
@@ -35,7 +35,7 @@ from tests.hil.stand import Stand
 from tests.machines import ROOT, SIMULATION, free_port
 from tests.shell import pkm
 
-FILES = ROOT / "controller" / "gateway" / "page"
+FILES = ROOT / "controller" / "gateway" / "web" / "page"
 PATIENCE_S = 30.0
 PASSWORDS = {"vera": "viewer's secret", "olaf": "operator's secret"}
 ROLES = {"vera": "viewer", "olaf": "operator"}

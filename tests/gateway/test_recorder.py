@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from mcap.reader import make_reader
 
-from controller.gateway import recorder
 from controller.gateway.events import Event
-from controller.gateway.recorder import Recorder, recover
+from controller.gateway.recording import recorder
+from controller.gateway.recording.recorder import Recorder, recover
 from controller.recording import parts, read
 from tests.gateway.bench import AT, COLUMNS, ROOT, STARTED_UNIX_S, make_meta, make_rows, make_site
 
@@ -152,7 +152,7 @@ def test_half_a_second_of_rows_is_handed_to_the_system(tmp_path: Path):
 def test_kill_loses_no_more_than_what_was_not_flushed(tmp_path: Path):
     code = (
         "import sys; from pathlib import Path; from tests.gateway.bench import *\n"
-        "from controller.gateway.recorder import Recorder\n"
+        "from controller.gateway.recording.recorder import Recorder\n"
         "made, rows = Recorder(make_site(Path(sys.argv[1])), make_meta()), make_rows(4000)\n"
         "for k in range(4000): made.append(k, rows[k : k + 1]); print(made.next_index, flush=True)\n"
         "sys.stdin.read()"

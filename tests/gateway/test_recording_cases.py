@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.recording import Case, cut, killed_writer
-from controller.gateway.recorder import FLUSH_S
+from controller.gateway.recording.recorder import FLUSH_S
 
 
 def judge(cases: list[Case]) -> None:

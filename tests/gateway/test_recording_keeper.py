@@ -11,10 +11,10 @@ from unittest import mock
 import msgspec
 import pytest
 
-from controller.gateway import keeper as module
 from controller.gateway.events import Event, events
-from controller.gateway.keeper import Keeper, salvage_left
-from controller.gateway.recordings import listing, set_note
+from controller.gateway.recording import keeper as module
+from controller.gateway.recording.keeper import Keeper, salvage_left
+from controller.gateway.recording.shelf import listing, set_note
 from controller.recording import events as recorded_events
 from controller.recording import read
 from controller.records import Array, Fault, Mode

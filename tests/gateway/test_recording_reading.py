@@ -9,7 +9,7 @@ from mcap.reader import NonSeekingReader, make_reader
 from mcap_ros2.decoder import DecoderFactory
 
 from controller.gateway.events import Event
-from controller.gateway.recorder import Recorder
+from controller.gateway.recording.recorder import Recorder
 from controller.recording import blocks, description, events, glance, parts, read
 from tests.gateway.bench import AT, COLUMNS, STARTED_UNIX_S, make_meta, make_rows, make_site
 

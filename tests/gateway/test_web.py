@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from controller.gateway import live, server, web
 from controller.gateway.accounts import read_users
 from controller.gateway.board import Board
-from controller.gateway.describe import described
-from controller.gateway.server import serving
+from controller.gateway.web import live, routes, server
+from controller.gateway.web.describe import described
+from controller.gateway.web.server import serving
 from controller.message import socket_path, token_path
 from controller.records import RequestKind
 from controller.ring import RingReader
@@ -278,7 +278,7 @@ async def test_a_viewer_that_takes_nothing_is_put_out_and_costs_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "FROZEN_S", 0.5)
-    monkeypatch.setattr(web, "VIEWER_BUFFER", 4096)
+    monkeypatch.setattr(routes, "VIEWER_BUFFER", 4096)
     async with house(tmp_path) as made, browser() as client:
         assert await made.login(client, "vera") == 200
         cookie = "; ".join(f"{c.key}={c.value}" for c in client.cookie_jar)
@@ -327,7 +327,7 @@ async def test_a_viewer_whose_login_ends_is_put_out(tmp_path: Path) -> None:
 
 
 async def test_no_more_viewers_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "VIEWERS", 1)
+    monkeypatch.setattr(routes, "VIEWERS", 1)
     async with house(tmp_path) as made, browser() as client:
         assert await made.login(client, "vera") == 200
         async with client.ws_connect(made.url + "/api/live"):
@@ -353,8 +353,8 @@ def raw(url: str, data: bytes, seconds: float = 20.0) -> bytes:
 @pytest.mark.parametrize(
     "target",
     [
-        "/assets/../web.py", "/assets/..%2fweb.py", "/assets/%2e%2e/web.py", "/assets//etc/passwd", "/../web.py",
-        "/assets/..\\web.py", "/assets/%00", "/assets/.git", "/assets/vendor/../../web.py", "//etc/passwd",
+        "/assets/../routes.py", "/assets/..%2froutes.py", "/assets/%2e%2e/routes.py", "/assets//etc/passwd",
+        "/../routes.py", "/assets/..\\routes.py", "/assets/%00", "/assets/.git", "/assets/vendor/../../routes.py", "//etc/passwd",
     ],
 )  # fmt: skip
 async def test_nothing_beside_the_page_can_be_read(tmp_path: Path, target: str) -> None:
@@ -388,7 +388,7 @@ async def test_a_body_that_is_too_large_is_refused_without_being_kept(tmp_path: 
 
 async def test_slow_clients_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADERS_S", 0.5)
-    monkeypatch.setattr(web, "BODY_S", 0.5)
+    monkeypatch.setattr(routes, "BODY_S", 0.5)
     async with house(tmp_path, control=False) as made:
         head = b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
         assert b" 408 " in await asyncio.to_thread(raw, made.url, head)

@@ -24,17 +24,18 @@ from aiohttp import web
 from msgspec import Meta
 
 from controller.errors import ConfigurationError
-from controller.gateway import live, recordings
 from controller.gateway.accounts import EXPIRY_S, Accounts, Refused, Session, may
 from controller.gateway.admission import Admission, Bucket, Refusal, require
 from controller.gateway.board import Board
-from controller.gateway.describe import described
 from controller.gateway.events import Event
+from controller.gateway.recording import shelf
+from controller.gateway.web import live
+from controller.gateway.web.describe import described
 from controller.records import Request
 from controller.ring import RingReader
 
 if TYPE_CHECKING:
-    from controller.gateway.preview import Consequence, Planner
+    from controller.gateway.web.preview import Consequence, Planner
 
 PAGE = Path(__file__).parent / "page"
 BODY_BYTES = 64 * 1024
@@ -85,7 +86,7 @@ class Acknowledged(msgspec.Struct, forbid_unknown_fields=True):
 class Note(msgspec.Struct, forbid_unknown_fields=True):
     """What somebody has to say about a recording."""
 
-    note: Annotated[str, Meta(max_length=recordings.LONGEST_NOTE)]
+    note: Annotated[str, Meta(max_length=shelf.LONGEST_NOTE)]
 
 
 def problem(status: int, text: str) -> web.Response:
@@ -313,7 +314,7 @@ class Page:
 
     def _plan(self, ring: RingReader, request: Request) -> "Consequence":
         """What a request would do; called in a thread."""
-        from controller.gateway.preview import Planner  # loads the kernels: not before somebody asks
+        from controller.gateway.web.preview import Planner  # loads the kernels: not before somebody asks
 
         self._planner = self._planner or Planner()
         return self._planner.consequence(ring.meta, ring.read(ring.written - 1, 1)[1][-1], request)
@@ -332,7 +333,7 @@ class Page:
     # ------------------------------------------------------------ recordings
 
     async def _recordings(self, _request: web.Request) -> web.StreamResponse:
-        return _json(await asyncio.to_thread(recordings.listing, self._folder))
+        return _json(await asyncio.to_thread(shelf.listing, self._folder))
 
     async def _note(self, request: web.Request) -> web.StreamResponse:
         session = request[SESSION]
@@ -340,7 +341,7 @@ class Page:
         if not may(session.role, "operator"):
             return problem(403, f"A note needs the role operator, {session.user} is {session.role}.")
         try:
-            await asyncio.to_thread(recordings.set_note, self._folder, name, asked.note)
+            await asyncio.to_thread(shelf.set_note, self._folder, name, asked.note)
         except (FileNotFoundError, ValueError):
             return problem(404, "There is no such recording.")
         except OSError as error:
@@ -372,10 +373,10 @@ class Page:
 
 def _copied(folder: Path, name: str, target: IO[bytes]) -> None:
     """A recording as one file, where the disk has room for more than that: the one under way goes first."""
-    known = {recorded.name: recorded.bytes for recorded in recordings.listing(folder)}
+    known = {recorded.name: recorded.bytes for recorded in shelf.listing(folder)}
     if shutil.disk_usage(folder).free < known.get(name.removesuffix(".mcap"), 0) + ROOM_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    recordings.snapshot(folder, name, target)
+    shelf.snapshot(folder, name, target)
 
 
 async def _sent(request: web.Request, file: IO[bytes]) -> web.StreamResponse:

@@ -15,7 +15,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from controller import schema
-from controller.gateway import broker, credentials
+from controller.gateway.mqtt import broker, credentials
 
 TIMEOUT_S = 2.0  # for every answer of the broker
 KEEPALIVE_S = 5

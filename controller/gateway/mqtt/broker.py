@@ -23,7 +23,7 @@ def command(host: str, port: int, folder: Path) -> list[str]:
         raise ValueError(f"a broker is started on loopback only, found host {host!r}")
     program = mosquitto()
     if program is None:
-        return [sys.executable, "-m", "controller.gateway.embedded_broker", str(port)]
+        return [sys.executable, "-m", "controller.gateway.mqtt.embedded_broker", str(port)]
     folder.mkdir(parents=True, exist_ok=True)
     configuration = folder / f"mosquitto-{port}.conf"
     configuration.write_text(

@@ -21,8 +21,8 @@ import aiomqtt
 import msgspec
 
 from controller.errors import ConfigurationError
-from controller.gateway import mqtt_client
 from controller.gateway.events import Event, unix_s
+from controller.gateway.mqtt import client as connection
 from controller.records import POSE, Array
 from controller.ring import RingReader
 from controller.schema import Site
@@ -122,7 +122,7 @@ class Publisher:
         self._events = deque[tuple[int, Event]]()
         self._cause: str | None = None
         self._ending = asyncio.Event()
-        self._version = mqtt_client.version(site)
+        self._version = connection.version(site)
         self._rivals: dict[str, float] = {}  # when each was last heard, s
         self._aside = False  # another one keeps the topics of the site
         self._kept, self._heard = asyncio.Event(), asyncio.Event()  # a state the broker kept, a rival that lives
@@ -155,7 +155,7 @@ class Publisher:
                         return
                     continue  # with other topics
                 except (aiomqtt.MqttError, ConfigurationError, OSError) as error:
-                    self._complain(mqtt_client.in_words(error, self._site.mqtt.tls is not None, self._known))
+                    self._complain(connection.in_words(error, self._site.mqtt.tls is not None, self._known))
                 except Exception:  # a bug in a message must not end all others
                     log.exception("MQTT connection is given up and made anew")
                 if last:
@@ -192,7 +192,7 @@ class Publisher:
         will = aiomqtt.Will(self._topic("state"), will, 1, not self._aside)
         # the same name each time: the broker forgets the last connection and its will first
         name = f"pkm-{self._site.name}-{self.name}"
-        async with mqtt_client.client(self._site, name, will, self._count_dropped) as client:
+        async with connection.client(self._site, name, will, self._count_dropped) as client:
             listening = asyncio.create_task(self._listen(client))
             try:
                 await self._find_place(client)
@@ -212,7 +212,7 @@ class Publisher:
         *,
         qos: int = 1,
         retain: bool = False,
-        timeout_s: float = mqtt_client.TIMEOUT_S,
+        timeout_s: float = connection.TIMEOUT_S,
     ) -> None:
         # msgspec makes null of what is not finite; whoever stands aside leaves nothing behind
         payload = msgspec.json.encode(value)
@@ -230,7 +230,7 @@ class Publisher:
         self._kept.clear()
         self._heard.clear()
         self._suspect, self._echo_s = False, None
-        may_read = [await mqtt_client.subscribe(client, self._version, f"{site}/{at}state") for at in ("", "+/")]
+        may_read = [await connection.subscribe(client, self._version, f"{site}/{at}state") for at in ("", "+/")]
         if not all(may_read):
             log.warning("MQTT broker: it does not let us read %s/state: who else uses this name stays unknown", site)
             self._echo_s = time.monotonic()
@@ -243,7 +243,7 @@ class Publisher:
         self._look_for_rivals()
         if self._admission is None or self._aside or self._first_rival():
             return
-        if not await mqtt_client.subscribe(client, self._version, f"{site}/request/+", qos=1, as_published=True):
+        if not await connection.subscribe(client, self._version, f"{site}/request/+", qos=1, as_published=True):
             log.warning("MQTT broker: it does not let us read %s/request/+: there are no requests over MQTT", site)
 
     def _first_rival(self) -> str | None:

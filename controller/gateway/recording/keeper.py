@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from controller.gateway.events import Event, code_name, events, unix_s
-from controller.gateway.recorder import CHANNELS, Recorder, begun, recording_path, recover
-from controller.gateway.recordings import flight_path, removed_flights, removed_runs
+from controller.gateway.recording.recorder import CHANNELS, Recorder, begun, recording_path, recover
+from controller.gateway.recording.shelf import flight_path, removed_flights, removed_runs
 from controller.recording import CDR_HEADER, SEQUENCE_BITS, guarded, parts, survey
 from controller.records import Array, Fault, Mode
 from controller.ring import RingReader, left_behind
@@ -329,6 +329,13 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
+def is_recorded(site: Site, ring: RingReader) -> bool:
+    """Whether an earlier gateway finished with this ring."""
+    files = parts(recording_path(site, ring.meta))
+    holds = survey(files[-1]) if files else None
+    return holds is not None and holds.finished and holds.next_index >= ring.written
+
+
 def salvage(site: Site, path: Path) -> Path | None:
     """Record what a ring holds whose session ended without a gateway, with a flight recording of its last minute.
 
@@ -340,9 +347,7 @@ def salvage(site: Site, path: Path) -> Path | None:
         if not ring.closed and alive(ring.writer_pid):
             return None
         run = recording_path(site, ring.meta)
-        files = parts(run)
-        holds = survey(files[-1]) if files else None
-        if holds and holds.finished and holds.next_index >= ring.written:
+        if is_recorded(site, ring):
             return run
         keeper = Keeper(site, ring)
         index, previous = keeper.open(), None

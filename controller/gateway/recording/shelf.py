@@ -14,7 +14,7 @@ from typing import IO, Literal, NamedTuple
 
 import msgspec
 
-from controller.gateway.recorder import copy
+from controller.gateway.recording.recorder import copy
 from controller.recording import Glance, glance, parts
 
 LONGEST_NOTE = 2000

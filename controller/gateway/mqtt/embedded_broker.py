@@ -1,4 +1,4 @@
-"""`python -m controller.gateway.embedded_broker PORT`: amqtt on 127.0.0.1, where mosquitto is not installed.
+"""`python -m controller.gateway.mqtt.embedded_broker PORT`: amqtt on 127.0.0.1, where mosquitto is not installed.
 
 MQTT 3.1.1 only, and its queues grow when a subscriber stops reading: for demonstrations, in its own process.
 """

@@ -21,8 +21,8 @@ from controller.gateway.accounts import Accounts
 from controller.gateway.admission import Admission, ControlLink
 from controller.gateway.board import Board
 from controller.gateway.events import Event
-from controller.gateway.web import Page
-from controller.gateway.web_tls import tls_context
+from controller.gateway.web.routes import Page
+from controller.gateway.web.tls import tls_context
 from controller.message import socket_path, token_path
 from controller.schema import Site, Web
 

@@ -1,0 +1,1 @@
+"""MQTT: what is published, what is asked for, and the broker that `pkm run` starts."""

@@ -1,0 +1,1 @@
+"""Recordings as they are written, kept and removed; reading them is controller.recording."""

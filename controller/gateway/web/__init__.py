@@ -1,0 +1,1 @@
+"""The operator page: its server, and in page/ what the browser gets."""
