@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from controller import __version__
-from controller.errors import ConfigurationError, PkmError, RunError
+from controller.errors import ConfigurationError, DeviceError, PkmError, RunError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,10 +60,11 @@ def _parser() -> argparse.ArgumentParser:
     run = command("run", _run, "the service: control, gateway, and the virtual cell and broker the site asks for")
     run.add_argument("site", type=Path, metavar="SITE.toml")
     instead = run.add_mutually_exclusive_group()
-    instead.add_argument("--demo", action="store_true", help="ready, move and stop without an operator")
+    instead.add_argument("--demo", action="store_true", help="a built-in operator: ready, moves, sines until the end")
     instead.add_argument("--shadow", action="store_true", help="beside another controller: send the PLC nothing")
     instead.add_argument("--check-move", action="store_true", help="move slowly, compare load cells and tilt, end")
     instead.add_argument("--replayed", type=Path, metavar="RECORDING", help="a recording in place of the machine")
+    run.add_argument("--alone", action="store_true", help="control alone: gateway, broker and cell are services, too")
     run.add_argument("--duration", type=_seconds, default=math.inf, metavar="S", help="end by itself after S seconds")
     run.add_argument("--json", action="store_true", help="print the summary as one JSON object on standard output")
 
@@ -81,6 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("file", type=Path, metavar="FILE.toml")
     check.add_argument("--connect", action="store_true", help="also try every device of a site")
 
+    doctor = command("doctor", _doctor, "is this computer, with its devices, fit to control: what is not, and the mend")
+    doctor.add_argument("site", type=Path, metavar="SITE.toml")
+    doctor.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="of watching the clock, default 10")
+    doctor.add_argument("--self-test", action="store_true", help="drives on at rest, silence: does the PLC stop?")
+    doctor.add_argument("--json", action="store_true", help="one JSON array on standard output")
+
     for name, text in (
         ("legs", "CSV poses on standard input to leg lengths, rates and accelerations"),
         ("pose", "CSV leg lengths on standard input to pose, iterations, residual, condition"),
@@ -91,18 +98,49 @@ def _parser() -> argparse.ArgumentParser:
 
     excite = command("excite", _excite, "design a motion that tells the dynamic parameters, inside all limits; CSV")
     excite.add_argument("machine", type=Path, metavar="MACHINE.toml")
-    excite.add_argument("--harmonics", type=_count, default=5, metavar="N", help="default: %(default)s")
-    excite.add_argument("--period", type=_seconds, default=10.0, metavar="S", help="default: %(default)s")
+    excite.add_argument("--harmonics", type=_count, default=5, metavar="N", help="of the Fourier series, default 5")
+    excite.add_argument("--period", type=_seconds, default=10.0, metavar="S", help="of the series, default 10")
     excite.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="time to search, default 60")
     excite.add_argument("--starts", type=_count, default=None, metavar="N", help="end after N starts")
-    excite.add_argument("--seed", type=int, default=0, metavar="K")
-    excite.add_argument("--objective", choices=["condition", "logdet"], default="condition")
+    excite.add_argument("--seed", type=int, default=0, metavar="K", help="other starts")
+    excite.add_argument("--objective", choices=["condition", "logdet"], default="condition",
+                        help="small condition number (default), or large log-determinant")  # fmt: skip
     excite.add_argument("--rest-to-rest", action="store_true", help="start and end at rest, so that it can be played")
     excite.add_argument("--dask", default="", metavar="ADDRESS", help="search on a Dask cluster, not on this computer")
     excite.add_argument("--friction", action="store_true", help="the friction motions of a spherical platform instead")
 
+    identify = command("identify", _identify, "parameters from recordings, with standard errors, judged on fresh data")
+    identify.add_argument("machine", type=Path, metavar="MACHINE.toml")
+    identify.add_argument("recordings", nargs="+", type=Path, metavar="RECORDING", help="MCAP, or CSV")
+    identify.add_argument("--fresh", action="append", default=[], type=Path, metavar="RECORDING", help="judge with it")
+    identify.add_argument("--forces", choices=["cells", "pressures", "drives"], help="default: the first there is")
+    identify.add_argument("--period", type=_seconds, metavar="S", help="of a periodic motion, default: looked for")
+    identify.add_argument("--cutoff", type=_seconds, metavar="HZ", help="of the filter, default 30")
+    identify.add_argument("--report", type=Path, metavar="FILE.html", help="tables and pictures in one file")
+    identify.add_argument("--write", type=Path, metavar="NEW.toml", help="a new machine file with what was identified")
+
     replay = command("replay", _replay, "run a recording through the cycle again, find the first difference")
     replay.add_argument("recording", type=Path, metavar="RECORDING")
+
+    runs = command("runs", _runs, "recordings: list them, export rows to CSV or Parquet, make whole what a crash left")
+    what = runs.add_subparsers(dest="what", required=True, metavar="list|export|recover")
+    shown = what.add_parser("list", help="the recordings of a site or folder, newest first")
+    shown.add_argument("place", nargs="?", type=Path, default=Path("config/sites/simulation.toml"),
+                       metavar="SITE.toml|FOLDER")  # fmt: skip
+    shown.add_argument("--json", action="store_true", help="as one JSON array")
+    export = what.add_parser("export", help="rows as CSV (to standard output) or Parquet")
+    export.add_argument("recording", type=Path, metavar="RECORDING")
+    export.add_argument("--format", choices=["csv", "parquet"], default="csv")
+    export.add_argument("--channels", type=lambda text: text.split(","), metavar="A,B,…", help="default: all")
+    export.add_argument("--from", type=float, default=-math.inf, dest="first_s", metavar="S", help="first t_s")
+    export.add_argument("--to", type=float, default=math.inf, dest="last_s", metavar="S", help="last t_s")
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="in place of standard output")
+    recover = what.add_parser("recover", help="make whole what a crash left; exit code 1 if rows are missing")
+    recover.add_argument("paths", nargs="+", type=Path, metavar="RECORDING|FOLDER|RING")
+
+    plot = command("plot", _plot, "the pictures of a recording that one looks at first")
+    plot.add_argument("recording", type=Path, metavar="RECORDING")
+    plot.add_argument("-o", "--output", type=Path, metavar="FILE", help="PNG, PDF or SVG; default RECORDING.png")
 
     request = command("request", _request, "an operator request to the running service")
     request.add_argument("kind", choices=["home", "ready", "move", "sine", "stop", "off", "acknowledge", "tare",
@@ -110,9 +148,30 @@ def _parser() -> argparse.ArgumentParser:
     request.add_argument(
         "values", nargs="*", metavar="COORDINATE=VALUE", help="such as z_m=0.9 yaw_rad=0.1; of track: its name"
     )
-    request.add_argument("--site", type=Path, default=Path("config/sites/simulation.toml"), metavar="SITE.toml")
-    request.add_argument("--speed-share", type=float, default=1.0)
-    request.add_argument("--frequency-hz", type=float, default=0.0)
+    request.add_argument("--site", type=Path, default=Path("config/sites/simulation.toml"), metavar="SITE.toml",
+                         help="default: %(default)s")  # fmt: skip
+    request.add_argument("--speed-share", type=float, default=1.0, metavar="S", help="of a move: up to 1, the default")
+    request.add_argument("--frequency-hz", type=float, default=0.0, metavar="F", help="of a sine: above 0, up to 5")
+    request.add_argument("--user", default="", metavar="NAME", help="log in; password from PKM_PASSWORD or asked for")
+    request.add_argument("--yes", action="store_true", help="at a terminal: do not ask before anything moves")
+    request.add_argument("--preview", action="store_true", help="say what would come of it, ask for nothing")
+
+    user = command("user", _user, "who may use the operator page and ask for motion")
+    what = user.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for action, text in (
+        ("add", "add a user, or give one another password and role"),
+        ("remove", "take a user away"),
+        ("list", "who there is"),
+    ):
+        of_user = what.add_parser(action, description=text)
+        of_user.add_argument("site", type=Path, metavar="SITE.toml")
+        if action != "list":
+            of_user.add_argument("name", metavar="NAME")
+        if action == "add":
+            of_user.add_argument("--role", choices=["viewer", "operator", "engineer"], default="viewer")
+
+    link = command("link", _link, "the address of the operator page, with the token that logs in who can read it")
+    link.add_argument("site", type=Path, metavar="SITE.toml")
 
     for name, call in (("gateway", _gateway), ("broker", _broker)):
         hidden = command(name, call)
@@ -152,13 +211,21 @@ def _run(options: Any) -> int:
     from controller.settings import load_site
 
     files = load_site(options.site)
+    if not options.alone:  # the gateway is started with it, and would say the same again and again
+        from controller.gateway.mqtt import credentials
+        from controller.gateway.web import tls
+
+        credentials.check(files.site.mqtt, options.site)
+        tls.check(files.site.web, options.site)
     listener = _log_to_stderr("control")
     from controller.service import app
 
     code, failure = 0, ""
     try:
         recording = app.Recording(options.replayed, *_recording(options.replayed)) if options.replayed else None
-        summary = app.run(files, options.demo, options.duration, options.shadow, recording, options.check_move)
+        summary = app.run(
+            files, options.demo, options.duration, options.shadow, recording, options.check_move, options.alone
+        )
     except RunError as error:
         code, failure, summary = error.exit_code, str(error), error.summary
     finally:
@@ -221,14 +288,15 @@ def _gateway(options: Any) -> int:
     from controller.gateway import service
 
     try:
-        print(json.dumps(asyncio.run(service.run(files.site, ring_path=Path(files.site.ring.path)))))  # noqa: T201
+        serving = service.run(files.site, ring_path=Path(files.site.ring.path), stay=options.parent is None)
+        print(json.dumps(asyncio.run(serving)))  # noqa: T201
     finally:
         listener.stop()
     return 0
 
 
 def _broker(options: Any) -> int:
-    from controller.gateway.broker import command
+    from controller.gateway.mqtt.broker import command
     from controller.settings import load_site
 
     site = load_site(options.site).site
@@ -248,7 +316,6 @@ def _fault(options: Any) -> int:
     import msgspec
 
     from controller.datagram import ask
-    from controller.errors import DeviceError
     from controller.settings import load_site
     from drivers.virtual.faults import Reply, Switching
 
@@ -273,6 +340,13 @@ def _check(options: Any) -> int:
 
     logging.basicConfig(level=logging.ERROR)  # what the drivers warn of stands in the report
     return report(options.file, options.connect, sys.stdout)
+
+
+def _doctor(options: Any) -> int:
+    from controller.commands.doctor import doctor
+
+    logging.basicConfig(level=logging.ERROR)  # what the drivers warn of stands in the table
+    return doctor(options.site, options.seconds, options.self_test, options.json, sys.stdout)
 
 
 def _table(options: Any) -> int:
@@ -304,9 +378,32 @@ def _excite(options: Any) -> int:
     return 0
 
 
+def _identify(options: Any) -> int:
+    from controller.lint.geometry import require_sound
+    from controller.settings import load_machine
+
+    machine, _ = load_machine(options.machine)
+    require_sound(machine, options.machine)
+    for target in (options.report, options.write):
+        if target and target.exists():
+            raise ConfigurationError(f"{target}: there is such a file already, nothing is overwritten")
+    from controller.identification import identify
+
+    asked = identify.Options(options.recordings, options.fresh, options.forces, options.period, options.cutoff)
+    found = identify.identify(machine, asked)
+    identify.report(found, sys.stdout)
+    if options.report and found.steps:
+        from controller.identification.report import write_report
+
+        write_report(found, asked, options.report)
+    if options.write and found.passed:
+        identify.write(found, options.machine, asked, options.write)
+    return 0 if found.passed else 1
+
+
 def _recording(path: Path) -> tuple[dict[str, Any], Any]:
     """Meta and rows of a recording."""
-    from controller.gateway.recorder import read
+    from controller.recording import read
 
     try:
         meta, _, rows = read(path)
@@ -315,6 +412,26 @@ def _recording(path: Path) -> tuple[dict[str, Any], Any]:
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     return meta, rows
+
+
+def _runs(options: Any) -> int:
+    from controller.commands import runs
+
+    if options.what == "list":
+        runs.show(options.place, options.json, sys.stdout)
+    elif options.what == "export":
+        span_s = (options.first_s, options.last_s)
+        runs.export(options.recording, options.format, options.channels, span_s, options.output, sys.stdout)
+    else:
+        return runs.recover_all(options.paths, sys.stdout)
+    return 0
+
+
+def _plot(options: Any) -> int:
+    from controller.commands.plot import plot
+
+    print(plot(options.recording, options.output))  # noqa: T201
+    return 0
 
 
 def _replay(options: Any) -> int:
@@ -335,7 +452,7 @@ def _replay(options: Any) -> int:
 def _request(options: Any) -> int:
     import time
 
-    from controller.service.mailbox import Message, send
+    from controller.commands.request import ask, local_token, login
     from controller.settings import load_site
 
     pose: dict[str, float] = {}
@@ -348,13 +465,73 @@ def _request(options: Any) -> int:
             pose[name] = float(text)
         except ValueError:
             raise ConfigurationError(f"{item!r}: expected COORDINATE=VALUE with a number, such as z_m=0.9") from None
-    site = load_site(options.site).site
-    message = Message(
-        time.time_ns() // 1000, options.kind, pose, options.speed_share, options.frequency_hz, track
-    )  # fmt: skip
-    answer = send(Path(site.requests.path), message)
-    print(f"{answer.verdict}: {answer.text}" + (f" (mode {answer.mode})" if answer.mode else ""))  # noqa: T201
-    return 0 if answer.verdict == "ACCEPTED" else 1
+    requests = Path(load_site(options.site).site.requests.path)
+    token = login(requests, options.user, _password(options.user)) if options.user else local_token(requests)[1]
+    question: dict[str, Any] = {
+        "id": f"shell-{time.time_ns()}-{os.getpid()}", "kind": options.kind, "pose": pose, "track": track,
+        "speed_share": options.speed_share, "frequency_hz": options.frequency_hz, "deadline_t": time.time() + 5.0,
+    }  # fmt: skip
+    if options.preview or (options.kind in MOVING and sys.stdin.isatty() and not options.yes):
+        status, told = ask(requests, "/api/preview", question, token)
+        print(told["text"] if status == 200 else told["error"])  # noqa: T201
+        if options.preview or status != 200:
+            return _exit_code(status, str(told.get("verdict")))
+        if input("Go ahead? [y/N] ").strip().lower() not in ("y", "yes"):
+            return 1
+    question["deadline_t"] = time.time() + 5.0  # whoever was asked took time to answer
+    status, told = ask(requests, "/api/request", question, token)
+    verdict, text, mode = (str(told.get(name, "")) for name in ("verdict", "text", "mode"))
+    print(f"{verdict}: {text or told.get('error', '')}" + (f" (mode {mode})" if mode else ""))  # noqa: T201
+    return _exit_code(status, verdict)
+
+
+MOVING = ("home", "move", "sine", "track", "stream")
+
+
+def _exit_code(status: int, verdict: str) -> int:
+    return DeviceError.exit_code if status == 503 else 0 if status == 200 and verdict == "ACCEPTED" else 1
+
+
+def _password(user: str) -> str:
+    """From the environment, the terminal, or else the first line of standard input."""
+    import getpass
+
+    if (given := os.environ.get("PKM_PASSWORD")) is not None:
+        return given
+    return getpass.getpass(f"Password of {user}: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+
+
+def _user(options: Any) -> int:
+    from controller.gateway.accounts import new_account, read_users, write_users
+    from controller.settings import load_site
+
+    users = load_site(options.site).site.web.users
+    if not users:
+        raise ConfigurationError(f"{options.site}: web.users: this key is missing, so there is no place for users")
+    accounts = read_users(Path(users))
+    match options.action:
+        case "list":
+            for name, account in sorted(accounts.items()):
+                print(f"{name:<32} {account.role}")  # noqa: T201
+            return 0
+        case "add":
+            accounts[options.name] = new_account(options.name, options.role, _password(options.name))
+        case _:
+            if accounts.pop(options.name, None) is None:
+                raise ConfigurationError(f"{users}: found no user {options.name!r}")
+    write_users(Path(users), accounts)
+    return 0
+
+
+def _link(options: Any) -> int:
+    from controller.commands.request import local_token
+    from controller.settings import load_site
+
+    url, token = local_token(Path(load_site(options.site).site.requests.path))
+    if url is None:
+        raise ConfigurationError("the gateway serves no operator page: its log says why")
+    print(f"{url}/#token={token}")  # noqa: T201
+    return 0
 
 
 if __name__ == "__main__":

@@ -90,5 +90,6 @@ def own_site(tmp_path: Path, site: Path = SIMULATION, **ports: int) -> str:
     text = text.replace("port = 5020", f"port = {free_port()}")
     text = text.replace("127.0.0.1:48899", f"127.0.0.1:{ports.get('ads') or free_port()}")
     text = text.replace("port = 1883", f"port = {ports.get('mqtt') or free_port()}")
+    text = text.replace("port = 8080", f"port = {ports.get('web', 0)}")
     text = text.replace('"run/', f'"{tmp_path}/run/')
     return text.replace('folder = "recordings"', f'folder = "{tmp_path}/recordings"')

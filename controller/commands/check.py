@@ -12,6 +12,8 @@ import numpy as np
 
 from controller import schema
 from controller.errors import ConfigurationError, DeviceError
+from controller.gateway.mqtt import credentials
+from controller.gateway.web import tls
 from controller.lint.geometry import lint
 from controller.lint.homing import walk
 from controller.mechanism import posture
@@ -50,13 +52,15 @@ def report(path: Path, connect: bool, out: TextIO) -> int:
     if _is_site(path):
         files = load_site(path)
         fittings, setup = fit(files), prepare(files.machine, files.site, files.track_texts)
+        credentials.check(files.site.mqtt, path)
+        tls.check(files.site.web, path)
         print(f"site {files.site.name}: valid", file=out)
         _report_machine(files.machine, files.machine_path, out)
         _report_law(setup, out)
         _report_homing(files.site.homing, files.machine, out)
         _report_fittings(files.site, fittings, out)
         _report_references(files.site, setup, out)
-        if connect and (problems := _try_devices(files, fittings, out)):
+        if connect and (problems := try_devices(files, fittings, out)):
             raise DeviceError("; ".join(f"{name}: {problem}" for name, problem in problems.items()))
     elif connect:
         raise ConfigurationError(f"{path}: --connect needs a site file, this is a machine file")
@@ -198,7 +202,7 @@ def _calibration(sensor: schema.Sensor, unit: str) -> str:
     return text + (f" ({sensor.calibration.certificate})" if sensor.calibration.certificate else "")
 
 
-def _try_devices(files: SiteFiles, fittings: Fittings, out: TextIO) -> dict[str, str]:
+def try_devices(files: SiteFiles, fittings: Fittings, out: TextIO) -> dict[str, str]:
     """Print what the PLC and every device answers, and how fast; returns the sentences of those that do not."""
     lines = lines_of(files.site, fittings.profiles)
     for line in set(lines.values()):

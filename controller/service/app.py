@@ -1,19 +1,16 @@
 """The composition root of `pkm run`: starts what the site asks for, runs the loop, ends everything in order."""
 
 import asyncio
-import fcntl
 import json
 import logging
 import math
-import os
-import re
 import secrets
 import signal
 import socket
-import tempfile
+import struct
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -29,11 +26,12 @@ from controller.records import Array, Fault, Mode, Output, Request, RequestKind,
 from controller.ring import RingWriter
 from controller.safety.faults import describe
 from controller.safety.supervisor import explain
-from controller.service import loop, realtime
+from controller.service import computer, loop, realtime
 from controller.service.check_move import CheckError, CheckMove
 from controller.service.children import Child, how_it_ended
 from controller.service.demo import demonstrate
 from controller.service.mailbox import NOTHING, Mailbox
+from controller.service.notify import Notifier
 from controller.service.operator import Operator
 from controller.service.sensors import Sensors
 from controller.service.statistics import Histogram, RootMeanSquare
@@ -81,11 +79,13 @@ def run(
     shadow: bool = False,
     recording: Recording | None = None,
     check_move: bool = False,
+    alone: bool = False,
 ) -> dict[str, Any]:
     """Run a site until the duration is over or a signal ends it; returns the summary.
 
     With `shadow` nothing is sent to the PLC; with a recording there is no PLC, and the run ends with the recording.
-    With `check_move` it ends with the check move, whose findings are in the summary.
+    With `check_move` it ends with the check move, whose findings are in the summary. With `alone` gateway, broker and
+    virtual cell are left to others.
 
     Raises:
         PkmError: with the sentence for the user; a RunError carries the summary.
@@ -97,9 +97,12 @@ def run(
     fittings = fit(files)
     for sentence in fittings.unverified():
         log.warning(sentence)
-    with _sole_controller(files.site.ads):
-        _require_free_ports(files.site)
-        return _run(files, fittings, demo, duration_s, shadow, recording, check_move)
+    if files.site.virtual_cell is None and not (shadow or recording):
+        computer.require(files.site)
+    with sole_controller(files.site.ads):
+        if not alone:
+            _require_free_ports(files.site)
+        return _run(files, fittings, demo, duration_s, shadow, recording, check_move, alone)
 
 
 def _run(
@@ -110,6 +113,7 @@ def _run(
     shadow: bool,
     recording: Recording | None,
     check_move: bool,
+    alone: bool,
 ) -> dict[str, Any]:
     site, machine = files.site, files.machine
     setup = prepare(machine, site, files.track_texts)
@@ -143,7 +147,7 @@ def _run(
     last_tick = min(most_ticks, len(recording.rows)) if recording else most_ticks
     operator = check.operator() if check else demonstrate(setup) if demo else None
     conductor = Conductor(operator, most_ticks - WIND_DOWN_TICKS, last_tick)
-    with _children(site, str(files.path), ring) as (children, outcome):
+    with _children(site, str(files.path), ring, alone) as (children, outcome):
         conductor.children = children
         reached = _recorded(recording, files) if recording else _cabinet(files, fittings, setup, shadow, children)
         with reached as world, closing(Mailbox(Path(site.requests.path), list(site.tracks))) as mailbox:
@@ -231,7 +235,13 @@ async def _control(setup: Setup, world: World, ring: RingWriter, conductor: "Con
         events.add_signal_handler(number, conductor.end)
     ticks = clock.ticks(setup.period_s)
     driver, sensed = world.driver, world.sensed
-    await loop.control(setup, ticks, driver, sensed, conductor.next_request, ring, conductor.observe, start_s)
+    with closing(Notifier()) as manager:
+
+        def observe(output: Output, timing: Timing) -> bool:
+            manager.ticked()
+            return conductor.observe(output, timing)
+
+        await loop.control(setup, ticks, driver, sensed, conductor.next_request, ring, observe, start_s)
 
 
 class Conductor:
@@ -316,7 +326,7 @@ class Conductor:
         return self._goes_on(output)
 
     def summary(self) -> dict[str, Any]:
-        """The figures of the run, as documented in docs/commands.md."""
+        """The figures of the run, as documented in docs/reference/commands.md."""
         return {
             "ticks": self._ticks,
             "skipped": self._skipped,
@@ -380,19 +390,22 @@ class Conductor:
 
 @contextmanager
 def _children(
-    site: schema.Site, site_path: str, ring: RingWriter
+    site: schema.Site, site_path: str, ring: RingWriter, alone: bool
 ) -> Generator[tuple[dict[str, Child], dict[str, Any]]]:
     """Start broker, virtual cell and gateway as the site asks; end them in order, gateway after the ring is closed.
+
+    None of them with `alone`.
 
     Yields them by name, and a dictionary that holds what the gateway said once all have ended.
     """
     children: dict[str, Child] = {}
     outcome: dict[str, Any] = {}
-    if site.broker and site.broker.start:
+    if site.broker and site.broker.start and not alone:
         children["broker"] = Child("broker", site_path, keep=True)
-    if site.virtual_cell and site.virtual_cell.start:
+    if site.virtual_cell and site.virtual_cell.start and not alone:
         children["plant"] = Child("plant", site_path, keep=False)
-    children["gateway"] = Child("gateway", site_path, keep=True)
+    if not alone:
+        children["gateway"] = Child("gateway", site_path, keep=True)
     try:
         for name, child in children.items():
             child.start()
@@ -400,11 +413,12 @@ def _children(
         yield children, outcome
     finally:
         ring.close()
-        printed = children["gateway"].finish(20.0, ask=False)
-        try:
-            outcome.update(json.loads(printed))
-        except ValueError:
-            log.error("the gateway ended without a report: the recording may be unfinished")
+        if gateway := children.get("gateway"):
+            printed = gateway.finish(20.0, ask=False)
+            try:
+                outcome.update(json.loads(printed))
+            except ValueError:
+                log.error("the gateway ended without a report: the recording may be unfinished")
         for name in ("plant", "broker"):
             if name in children:
                 children[name].finish(5.0, ask=True)
@@ -428,22 +442,34 @@ def _wait_for_devices(driver: AdsDriver, sensors: Sensors, site: schema.Site, ch
 
 
 @contextmanager
-def _sole_controller(ads: schema.Ads) -> Generator[None]:
-    """Hold the lock of this PLC: TwinCAT keeps one connection per host, so a second controller would take it away."""
-    name = re.sub(r"[^\w.-]", "_", f"pkm-{ads.ams_net_id}-{ads.address}.lock")
-    with (Path(tempfile.gettempdir()) / name).open("a+") as lock:
+def sole_controller(ads: schema.Ads) -> Generator[None]:
+    """Be the one controller of this PLC: TwinCAT keeps one connection per host, so a second one would take it away.
+
+    The lock is the name of an abstract socket: no file of another user in the way, and gone with the process.
+
+    Raises:
+        ConfigurationError: another process is; says which.
+    """
+    name = f"\0pkm {ads.ams_net_id} {ads.address}"[:100]
+    with socket.socket(socket.AF_UNIX) as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.bind(name)
         except OSError:
-            lock.seek(0)
             raise ConfigurationError(
-                f"ads.address: another controller, process {lock.read().strip() or 'unknown'}, drives the PLC at "
+                f"ads.address: another controller, process {_holder(name) or 'unknown'}, drives the PLC at "
                 f"{ads.address} already"
             ) from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+        lock.listen()
         yield
+
+
+def _holder(name: str) -> int:
+    """The process that listens at an abstract socket; 0 where it cannot be told."""
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.settimeout(0.1)
+        probe.connect(name)
+        return struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return 0
 
 
 def _require_free_ports(site: schema.Site) -> None:

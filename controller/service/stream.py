@@ -1,4 +1,4 @@
-"""The poses of a motion-base host: one UDP datagram each, see docs/references.md. Never waited for.
+"""The poses of a motion-base host: one UDP datagram each, see docs/reference/tracks-and-stream.md. Never waited for.
 
 The socket is drained once a tick. The newest good pose counts; what is refused is counted by its reason.
 """

@@ -14,7 +14,7 @@ import numpy as np
 
 from controller import schema
 from controller.datagram import ask
-from controller.gateway.recorder import read
+from controller.recording import read
 from controller.records import Fault, Link, Mode, Quality
 from controller.ring import RingReader
 from controller.service.mailbox import Message, send

@@ -15,7 +15,7 @@ import pyads
 import pytest
 
 from controller.commands.replay import replay
-from controller.gateway.recorder import parts
+from controller.recording import parts
 from controller.records import Mode
 from controller.service.mailbox import Message, send
 from drivers.exchange import STATUS, PlcState
