@@ -13,10 +13,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from controller.cycle import cycle
-from controller.gateway.recorder import read
 from controller.mechanism import layout
 from controller.mechanism.platform import rotation_matrix
 from controller.motion.trajectory import FREE
+from controller.recording import read
 from controller.records import Array, Command, Link, Output, Request, RequestKind, Sample, Verdict
 from controller.service.mailbox import NOTHING
 from controller.settings import load_site
@@ -69,17 +69,23 @@ class World:
     plant should be where the reference of that tick is. Sensors are left out: no control law here uses them.
     """
 
-    def __init__(self, machine: str, control: dict[str, Any] | None = None, cell: dict[str, Any] | None = None) -> None:
-        """Take the simulation site of a machine; `control` and `cell` replace keys of these tables."""
+    def __init__(
+        self,
+        machine: str,
+        control: dict[str, Any] | None = None,
+        cell: dict[str, Any] | None = None,
+        tables: dict[str, Any] | None = None,
+    ) -> None:
+        """Take the simulation site of a machine; `control` and `cell` replace keys of these tables, `tables` others."""
         files = load_site(SITES[machine])
         site = files.site
         assert site.virtual_cell is not None
         self.cell = replace(site.virtual_cell, **(cell or {}))
-        site = replace(site, sensors={}, devices={}, control=replace(site.control, **(control or {})))
+        site = replace(site, sensors={}, devices={}, control=replace(site.control, **(control or {})), **(tables or {}))
         self.machine = files.machine
         self.setup = prepare(files.machine, site)
         self.plant = Plant(files.machine, self.cell)
-        self.cx = Cx5130(site.ads, files.machine, self.plant, self.cell.plc_cycle_s, self.cell.hydraulics)
+        self.cx = Cx5130(site.ads, files.machine, self.plant, self.cell.plc_cycle_s, self.cell.hydraulics, site.homing)
         self.state = initial_state(self.setup)
         self.tick = 0
         self.broken: Callable[[Sample], Sample] = lambda sample: sample  # what a fault makes of a sample

@@ -37,7 +37,7 @@ from controller.records import (
 from controller.requests import TARE_TICKS, plan_stop, take
 from controller.safety.faults import TRIPPING, Effect, effect_of
 from controller.safety.homing import ABOUT_LENGTHS, judge_homing
-from controller.safety.limits import guard, judge_motion, judge_sample
+from controller.safety.limits import guard, judge_motion, judge_sample, tell
 from controller.safety.pacing import at_rest, follow_on
 from controller.safety.sensors import judge_sensors
 from controller.safety.supervisor import Condition, next_mode
@@ -127,7 +127,7 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
     command, found, acted = guard(setup.limits, faults, state.command, trail, proposed, elapsed_s)
     if state.feedback.forcing and (acted or sample.link is not Link.UP):
         forces = forces._replace(integral=state.feedback.integral)  # it would make up for what is not the model's fault
-    acted |= limited
+    acted_s, limits = tell(state.acted_s, acted, now_s)
     if found & TRIPPING:
         mode, latched = Mode.FAULT, False
     faults |= found | (state.faults if mode is Mode.FAULT else Fault.NONE)
@@ -144,11 +144,11 @@ def cycle(setup: Setup, state: State, sample: Sample, request: Request) -> tuple
     return (
         State(
             mode, plan, reference, x_guess, twist, command, trail, sample.tick, health, rest, axis_rest, memory,
-            tare_n, latched, off_wanted, faults, search, forces,
+            tare_n, latched, off_wanted, faults, search, forces, acted_s,
         ),
         Output(
             mode, command, measured, reference, legs.actuator_n, legs.cell_n, following_error_m,
-            wrench, residual_n, faults, acted, reserves, tare_n, request.id,
+            wrench, residual_n, faults, limits | limited, reserves, tare_n, request.id,
             verdict, refusal, left_s if math.isfinite(left_s) else 0.0,
         ),
     )  # fmt: skip

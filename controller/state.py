@@ -16,7 +16,7 @@ from controller.mechanism.model import build, home_pose
 from controller.motion import feedback, monitor, stream
 from controller.motion.track import Room, Track, build_track, misfit
 from controller.motion.trajectory import FREE, ZERO, Hold, MotionLimits, Plan, build_motion_limits
-from controller.records import Array, AxisMode, Command, Fault, Mode, Reference
+from controller.records import Array, AxisMode, Command, Fault, Limit, Mode, Reference
 from controller.safety.homing import Search
 from controller.safety.limits import Limits, build_limits
 from controller.safety.pacing import Trail, at_rest
@@ -82,6 +82,7 @@ class State:
     faults: Fault  # kept while in FAULT
     search: Search
     feedback: feedback.Feedback
+    acted_s: Mapping[Limit, float]  # when the limits that are told acted last
 
 
 def prepare(machine: schema.Machine, site: schema.Site, texts: Mapping[str, str] | None = None) -> Setup:
@@ -175,4 +176,5 @@ def initial_state(setup: Setup) -> State:
         faults=Fault.NONE,
         search=Search(),
         feedback=feedback.OFF,
+        acted_s={},
     )

@@ -4,7 +4,8 @@ n legs; lengths m, rates m/s, forces N; pose x y z yaw pitch roll.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ SPEED_MARGIN = 1.25
 FORCE_MARGIN = 1.25
 RISE_S = 0.04  # an acceleration may come and go in this time, where the machine file gives no jerk
 CONDITION_SHARE = 20.0  # of the condition number at home, where the site file gives no limit
+TOLD_S = 0.5  # a limit is told for so long after it acted: a demand that sways across it is one event, not hundreds
 
 
 class Limits(NamedTuple):
@@ -162,10 +164,9 @@ def guard(
     if proposed.axis_mode not in (AxisMode.FOLLOW, AxisMode.FORCE):  # with forces, too, goes where the axes are to be
         return _standing(proposed, proposed.axis_mode, proposed), found, Limit.NONE
 
-    velocity = proposed.velocity_m_s.tolist()
-    share = 1.0 / max(_used(velocity, limits.speed_m_s), 1.0)
-    if share < 1.0:
-        velocity = [share * value for value in velocity]
+    asked = proposed.velocity_m_s.tolist()
+    velocity = _within_speed(asked, limits)
+    if velocity is not asked:
         acted |= Limit.SPEED
     paced = pace(limits.bounds, trail, proposed.position_m.tolist(), velocity, elapsed_s)
     if paced is None:
@@ -176,14 +177,26 @@ def guard(
         return proposed, found, acted
     where = proposed.position_m
     if rates is not None:
-        share = 1.0 / max(_used(rates, limits.speed_m_s), 1.0)
-        velocity, where = [share * value for value in rates], np.array(position)
+        velocity, where = _within_speed(rates, limits), np.array(position)
     return Command(proposed.seq, proposed.axis_mode, where, np.array(velocity), np.array(force)), found, acted
+
+
+def tell(acted_s: Mapping[Limit, float], acted: Limit, now_s: float) -> tuple[Mapping[Limit, float], Limit]:
+    """The limits to be told: those that act now and those that did up to TOLD_S ago; and when each of them last did."""
+    last_s = {**acted_s, **dict.fromkeys(acted, now_s)}
+    kept_s = {limit: at_s for limit, at_s in last_s.items() if now_s - at_s <= TOLD_S}
+    return kept_s, reduce(Limit.__or__, kept_s, Limit.NONE)
 
 
 def _standing(proposed: Command, axis_mode: AxisMode, where: Command) -> Command:
     zero = np.zeros_like(where.position_m)
     return Command(proposed.seq, axis_mode, where.position_m, zero, zero)
+
+
+def _within_speed(rate_m_s: list[float], limits: Limits) -> list[float]:
+    """Rates (n), where one is too high all slowed down together."""
+    used = _used(rate_m_s, limits.speed_m_s)
+    return rate_m_s if used <= 1.0 else [value / used for value in rate_m_s]
 
 
 def _within_force(force_n: list[float], limits: Limits) -> tuple[list[float], Limit]:

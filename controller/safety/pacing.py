@@ -18,6 +18,9 @@ from controller.records import Array, Limit
 SURE = 0.8
 LANDING_M = 1e-6  # so near its end a leg that creeps has arrived: one more tick ends what rate it has left
 BISECTIONS = 14  # of the range of accelerations: 1e-4 of it
+# A leg that is to go slower than this share of the range of rates it could have does not hold up the others: a share of
+# so small a rate, found with so many bisections, would be of any size and sign.
+CREEP = 1e-3
 ROUNDING_M = 1e-12
 ROUNDING = 1e-6  # share of the acceleration by which the two sides of a leg's range may cross
 
@@ -99,7 +102,7 @@ def pace(
         if passes:
             return target, None if target is position_m else step, acted
     hard: list[tuple[float, float]] = []
-    share = 1.0
+    shares: list[float] = []
     for (v, p0, v0, end, low, high, acceleration, jerk), (least, most, slowest, fastest) in zip(
         legs, spans, strict=True
     ):
@@ -109,11 +112,13 @@ def pace(
         bottom = -_highest(p0 - min(low, p0), -v0, -most, -slowest, near_s, *brake)
         if not bottom <= top + ROUNDING * acceleration:  # also with a number that is none
             return None
-        hard.append((v0 + near_s * min(bottom, top), v0 + near_s * top))
-        share = min(share, _soft_share(v, v0, end, near_s, *brake, *hard[-1]))
+        slow, fast = v0 + near_s * min(bottom, top), v0 + near_s * top
+        hard.append((slow, fast))
+        if abs(v) > CREEP * (fast - slow):
+            shares.append(_soft_share(v, v0, end, near_s, *brake, slow, fast))
     if not acted:  # nothing but the way to stop, before the end of a stroke or where the set-point stands
         acted = Limit.ACCELERATION if trail.behind else Limit.STROKE
-    v = _on_one_line(step, share, hard)
+    v = _on_one_line(step, min(shares, default=1.0), hard)
     moved = [p0 + elapsed_s * rate for p0, rate in zip(before, v, strict=True)]
     # the rate in the middle of the step, and half a step later
     ends = [rate + 0.5 * elapsed_s * (rate - v0) / near_s for rate, v0 in zip(v, rates, strict=True)]
@@ -182,10 +187,8 @@ def _soft_share(
     v: float, v0: float, end: float, near_s: float, acceleration: float, jerk: float, elapsed_s: float,
     low: float, high: float,
 ) -> float:  # fmt: skip
-    """The share of rate `v` up to 1 with which a leg gets no farther than the set-point would, if it stopped as a leg
-    does from its rate `end`; as far as the range from low to high allows."""
-    if v == 0.0:
-        return 1.0
+    """The share of rate `v`, not 0, up to 1 with which a leg gets no farther than the set-point would, if it stopped as
+    a leg does from its rate `end`; as far as the range from low to high allows."""
     # everything as seen in the direction of v
     side = math.copysign(1.0, v)
     least, most = sorted((side * (low - v0) / near_s, side * (high - v0) / near_s))
@@ -200,18 +203,16 @@ def _on_one_line(wanted: list[float], share: float, ranges: list[tuple[float, fl
     share = max(min(share, most), least)
     if not least <= most:
         nearest = [min(max(v, low), high) for v, (low, high) in zip(wanted, ranges, strict=True)]
-        size = sum(v * v for v in wanted)
-        share = sum(v * w for v, w in zip(wanted, nearest, strict=True)) / size if size > 0.0 else 0.0
+        size = sum(v * v for v in wanted) or 1.0  # any share of nothing is nothing
+        share = sum(v * w for v, w in zip(wanted, nearest, strict=True)) / size
     return [min(max(share * v, low), high) for v, (low, high) in zip(wanted, ranges, strict=True)]
 
 
 def _shares(wanted: list[float], ranges: list[tuple[float, float]]) -> tuple[float, float]:
-    """The least and the largest share of `wanted` within all ranges."""
+    """The least and the largest share of `wanted` within the ranges of all that is to move."""
     least, most = -math.inf, math.inf
     for v, (low, high) in zip(wanted, ranges, strict=True):
         if v != 0.0:
-            ends = (low / v, high / v) if v > 0.0 else (high / v, low / v)
-            least, most = max(least, ends[0]), min(most, ends[1])
-        elif not low <= 0.0 <= high:
-            return math.inf, -math.inf
+            ends = low / v, high / v
+            least, most = max(least, min(ends)), min(most, max(ends))
     return least, most

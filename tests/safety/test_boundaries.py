@@ -90,6 +90,10 @@ def test_jerk_acceleration_and_speed_of_the_set_points(leg: int, sign: float) ->
     assert of(0.5, 0.0, beyond(0.5)) is Limit.SPEED
     # a change that the jerk could not take back before the limit of speed
     assert of(0.5 - H / 4, 0.0, 0.5) is not Limit.NONE
+    # 1 m/s² may rise by as much in this tick, and by half of that again while the jerk takes it back
+    below = 0.5 - 1.5 * H
+    assert of(below, 0.5, below + H) is Limit.NONE
+    assert of(below, 0.5, beyond(below + H)) is not Limit.NONE
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
@@ -114,6 +118,14 @@ def test_forces_torques_and_velocities_that_are_sent(leg: int, sign: float) -> N
     assert of(1e308, torque_force_n=500.0) == (Limit.TORQUE | Limit.FORCE, 500.0)
     assert of(0.0, 0.5)[0] is Limit.NONE
     assert of(0.0, beyond(0.5))[0] is Limit.SPEED
+
+
+@pytest.mark.parametrize("mode", [mode for mode in AxisMode if mode not in (AxisMode.FOLLOW, AxisMode.FORCE)])
+def test_where_no_set_point_is_followed_none_is_limited(mode: AxisMode) -> None:
+    proposed = Command(2, mode, HELD.position_m + 1.0, np.full(N, 9.0), np.full(N, 1e4))
+    command, faults, acted = guard(EXACT, Fault.NONE, HELD, at_rest(HELD.position_m, H), proposed, H)
+    assert (command.axis_mode, faults, acted) == (mode, Fault.NONE, Limit.NONE)
+    np.testing.assert_array_equal(command.position_m, proposed.position_m)
 
 
 def test_velocities_that_are_too_high_are_scaled_together() -> None:
@@ -202,6 +214,28 @@ def test_both_sides_of_every_leg_boundary(leg: int, sign: float) -> None:
         assert motion(replace(GOOD, setpoint_m=setpoint, length_m=length), limits=lag)[0] is fault
 
 
+def test_a_leg_or_coordinate_too_few_is_an_error_and_is_never_left_out() -> None:
+    few = np.zeros(N - 1)
+    for change in (
+        {"sample": replace(GOOD, length_m=few)},
+        {"sample": replace(GOOD, setpoint_m=GOOD.setpoint_m[:-1])},
+        {"estimate": replace(KNOWN, pose=POSE[:-1])},
+        {"estimate": replace(KNOWN, pose=np.array([*POSE, 0.0])),
+         "limits": LIMITS._replace(pose_min=[*LIMITS.pose_min, -1.0], pose_max=[*LIMITS.pose_max, 1.0])},
+        {"base": few},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="zip"):
+            motion(**change)
+    trail = at_rest(HELD.position_m, H)
+    for limits, proposed in (
+        (LIMITS, replace(HELD, force_n=few)),
+        (LIMITS, replace(HELD, position_m=few)),
+        (LIMITS._replace(speed_m_s=[0.5] * (N - 1)), HELD),
+    ):
+        with pytest.raises(ValueError, match="zip"):
+            guard(limits, Fault.NONE, HELD, trail, proposed, H)
+
+
 def test_a_lag_without_power_is_none() -> None:
     assert motion(replace(GOOD, setpoint_m=GOOD.setpoint_m + 0.1), powered=False)[0] is Fault.NONE
 
@@ -251,6 +285,7 @@ def test_reserves_tell_how_near_each_kind_of_limit_is() -> None:
     assert reserves[2] == pytest.approx(0.25)
     fixed = LIMITS._replace(pose_min=[0.0, *LIMITS.pose_min[1:]], pose_max=[0.0, *LIMITS.pose_max[1:]])
     assert motion(limits=fixed)[1][1] == 1.0  # a coordinate without freedom is near nothing
+    assert motion(limits=LIMITS._replace(pose_min=POSE.tolist(), pose_max=POSE.tolist()))[1][1] == 1.0
 
 
 def test_limits_of_a_machine_file() -> None:
@@ -267,12 +302,11 @@ def test_limits_of_a_machine_file() -> None:
     assert limits.torque_force_n[0] * way == pytest.approx(drive.peak_torque_nm * 2 * math.pi)
     assert [limits.pose_min[2], limits.pose_max[2]] == list(machine.platform.limits.z_m)
     assert limits.told()["torque_force_n"] == limits.torque_force_n
-    hydraulic, _ = load_machine(MACHINES / "6-ups.toml")
+    hydraulic, _ = load_machine(MACHINES / "3-ups-s.toml")
     others = build_limits(hydraulic, type(control)(condition_limit=7.0), 0.01, 3.0)
     assert others.condition == 7.0
-    if isinstance(hydraulic.legs.drive, schema.HydraulicDrive):
-        assert others.told()["torque_force_n"] == [None] * 6
-        assert others.torque_force_n == [math.inf] * 6
+    assert others.told()["torque_force_n"] == [None] * 3  # a cylinder has no motor
+    assert others.torque_force_n == [math.inf] * 3
 
 
 def test_margins_and_defaults_are_those_that_are_documented() -> None:

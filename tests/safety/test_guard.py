@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +11,22 @@ from hypothesis import strategies as st
 
 from controller.gateway.events import events
 from controller.mechanism import kinematics
-from controller.records import AxisMode, Command, Fault, Limit, Mode, RequestKind, Timing, channels, pack
+from controller.motion import trajectory
+from controller.records import (
+    AxisMode,
+    Command,
+    Fault,
+    Limit,
+    Mode,
+    Output,
+    RequestKind,
+    Sample,
+    Timing,
+    channels,
+    pack,
+)
 from controller.safety.faults import TRIPPING
-from controller.safety.limits import Limits, guard
+from controller.safety.limits import Limits, guard, tell
 from controller.safety.pacing import Trail, ahead, at_rest, follow_on
 from controller.settings import load_machine, load_site
 from controller.state import prepare
@@ -65,41 +77,6 @@ class Drive:
         assert jerk <= self.limits.jerk_m_s3[0] * (1 + 1e-6)
         assert np.all(np.array(self.sent) >= np.array(self.limits.length_min_m) - 1e-12)
         assert np.all(np.array(self.sent) <= np.array(self.limits.length_max_m) + 1e-12)
-
-
-def wild(low: float, high: float) -> st.SearchStrategy[np.ndarray]:
-    return st.lists(numbers | st.sampled_from(ODD) | st.floats(low, high), min_size=N, max_size=N).map(np.array)
-
-
-asked = st.tuples(wild(0.7, 1.2), wild(-0.6, 0.6), wild(-800.0, 800.0), st.sampled_from([0.01, 0.01, 0.02, 0.5]))
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(asked, min_size=1, max_size=12), st.sampled_from(AxisMode))
-def test_what_is_sent_is_finite_and_inside_whatever_was_proposed(rows: list, mode: AxisMode) -> None:
-    drive = Drive()
-    for position, velocity, force, elapsed_s in rows:
-        proposed = Command(2, mode, position, velocity, force)
-        sent, faults, _ = guard(LIMITS, Fault.NONE, drive.last, drive.trail, proposed, elapsed_s)
-        finite = all(np.isfinite(part).all() for part in (position, velocity, force))
-        assert (Fault.PROPOSAL_NOT_FINITE in faults) == (not finite)
-        assert all(np.isfinite(part).all() for part in (sent.position_m, sent.velocity_m_s, sent.force_n))
-        assert np.all(np.abs(sent.force_n) <= LIMITS.force_n)
-        assert np.all(np.abs(sent.velocity_m_s) <= np.array(LIMITS.speed_m_s) + 1e-12)
-        if not finite:
-            assert sent.axis_mode is AxisMode.STOP
-        elif mode not in (AxisMode.FOLLOW, AxisMode.FORCE):
-            assert sent.axis_mode is mode
-            assert not sent.velocity_m_s.any()
-            assert not sent.force_n.any()
-        elif sent.axis_mode is AxisMode.STOP:
-            assert faults is Fault.STROKE
-        else:
-            assert sent.axis_mode is mode
-            drive.trail = follow_on(drive.trail, sent.position_m, elapsed_s, sent.position_m is not position)
-            drive.times.append(drive.times[-1] + elapsed_s)
-            drive.sent.append(sent.position_m)
-    drive.require_inside()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -338,32 +315,81 @@ def test_a_demand_of_three_times_the_possible_acceleration_keeps_the_platform_on
         drive.require_inside()
 
 
-def told(bench: Bench, change: Callable[[int], np.ndarray], count: int) -> list[tuple[str, str]]:
-    """Events of `count` set-points of the legs, through guard, row and gateway."""
+def entries(outputs: list[Output], sample: Sample) -> list[tuple[str, str]]:
+    """What an operator is told of limits, through rows of the recording."""
     names = [channel.name for channel in channels(6, CELLS)]
-    drive, found, before = Drive(bench.setup.limits, bench.lengths_m), [], None
-    output = bench.outputs[-1]
-    for k in range(count):
-        command = drive.ask(change(k))
-        row = np.empty(len(names))
-        shown = replace(output, command=command, limits=drive.acted[-1])
-        pack(row, replace(GOOD, **bench.sensors), NOTHING, shown, Timing(0.0, 0.0, 0.0, 0, 0))
-        if before is not None:
-            found += [(event.kind, event.code) for event in events(before, row, names)]
-        before = row
-    return found
+    rows = []
+    for output in outputs:
+        rows.append(np.empty(len(names)))
+        pack(rows[-1], sample, NOTHING, output, Timing(0.0, 0.0, 0.0, 0, 0))
+    found = [event for before, row in itertools.pairwise(rows) for event in events(before, row, names)]
+    return [(event.kind, event.code) for event in found if event.kind.startswith("limit")]
 
 
 def test_a_thousand_set_points_out_of_range_are_one_event_in_and_one_out() -> None:
     bench = Bench()
     bench.ready()
     beyond = bench.lengths_m + np.array([0.0, 0.5, 0, 0, 0, 0])
-    found = told(bench, lambda k: beyond if 0 < k <= 1000 else bench.lengths_m, 1200)
+    drive, acted_s, outputs = Drive(bench.setup.limits, bench.lengths_m), {}, []
+    for k in range(1200):
+        command = drive.ask(beyond if 0 < k <= 1000 else bench.lengths_m)
+        acted_s, limits = tell(acted_s, drive.acted[-1], k * PERIOD_S)
+        outputs.append(replace(bench.outputs[-1], command=command, limits=limits))
+    found = entries(outputs, replace(GOOD, **bench.sensors))
     assert found.count(("limit_entered", "STROKE")) == found.count(("limit_left", "STROKE")) == 1
-    assert [found.count(("limit_entered", limit.name)) for limit in Limit if limit] == [
-        found.count(("limit_left", limit.name)) for limit in Limit if limit
-    ]
-    assert max(found.count(("limit_entered", str(limit.name))) for limit in Limit) <= 2  # once there, once back
+    for limit in (Limit.SPEED, Limit.ACCELERATION, Limit.JERK):  # on the way there, and on the way back
+        assert found.count(("limit_entered", limit.name)) == found.count(("limit_left", limit.name)) == 2
+
+
+# narrower limits, each of which this sine and no other limit crosses again and again
+SINE = trajectory.Sine(Bench().setup.home, np.array([0, 0, 0.02, 0, 0, 0]), 2.0 * math.pi * 2.0, 0.0)
+NARROW: dict[Limit, dict[str, float]] = {
+    Limit.STROKE: {"length_max_m": float(Bench().lengths_m.max()) + 0.008},
+    Limit.SPEED: {"speed_m_s": 0.1},
+    Limit.ACCELERATION: {"acceleration_m_s2": 1.2},
+    Limit.JERK: {"jerk_m_s3": 20.0},
+    Limit.FORCE: {"force_n": 240.0},
+    Limit.TORQUE: {"torque_force_n": 240.0},
+}
+
+
+@pytest.mark.parametrize("limit", NARROW, ids=lambda limit: limit.name)
+@pytest.mark.parametrize("noise_m", [0.0, 1e-4])
+def test_a_motion_that_sways_across_a_limit_is_one_event_in_and_one_out(limit: Limit, noise_m: float) -> None:
+    setup = Bench().setup
+    wide = {name: [1e9] * N for name in ("speed_m_s", "acceleration_m_s2", "jerk_m_s3", "force_n", "torque_force_n")}
+    narrow = {name: [value] * N for name, value in NARROW[limit].items()}
+    bench = Bench(setup._replace(limits=setup.limits._replace(**wide | narrow)))
+    bench.ready()
+    rng = np.random.default_rng(3)
+    bench.state = replace(bench.state, mode=Mode.ACTIVE)
+    for k in range(300):
+        centre = SINE.centre + noise_m * rng.uniform(-1.0, 1.0) * (k < 200) * np.array([1.0, 0, 1, 0, 0, 0])
+        ebb = SINE.amplitude * max(1.0 - k / 200.0, 0.0)
+        bench.state = replace(bench.state, plan=SINE._replace(centre=centre, amplitude=ebb))
+        bench.step()
+    assert bench.outputs[-1].mode is Mode.ACTIVE
+    found = entries(bench.outputs, replace(GOOD, **bench.sensors))
+    assert found.count(("limit_entered", limit.name)) == found.count(("limit_left", limit.name)) == 1
+    assert bench.outputs[-1].limits is Limit.NONE
+
+
+def test_a_limit_is_told_for_half_a_second_after_it_acted_last() -> None:
+    acted_s: dict[Limit, float] = {}
+    for at_s, acted, expected in (
+        (1.0, Limit.NONE, Limit.NONE),
+        (2.0, Limit.SPEED | Limit.STROKE, Limit.SPEED | Limit.STROKE),
+        (2.25, Limit.SPEED, Limit.SPEED | Limit.STROKE),
+        (2.5, Limit.NONE, Limit.SPEED | Limit.STROKE),
+        (math.nextafter(2.5, 3.0), Limit.FORCE, Limit.SPEED | Limit.FORCE),
+        (2.75, Limit.NONE, Limit.SPEED | Limit.FORCE),
+        (2.875, Limit.NONE, Limit.FORCE),
+        (4.0, Limit.NONE, Limit.NONE),
+        (4.25, Limit.STROKE, Limit.STROKE),
+    ):
+        acted_s, limits = tell(acted_s, acted, at_s)
+        assert limits is expected
+    assert set(acted_s) == {Limit.STROKE}  # nothing is remembered for ever
 
 
 def test_no_change_of_mode_makes_a_step_of_more_than_a_hundredth_of_the_range() -> None:
@@ -391,3 +417,38 @@ def test_no_change_of_mode_makes_a_step_of_more_than_a_hundredth_of_the_range() 
         speed = np.abs(after.command.velocity_m_s - before.command.velocity_m_s)
         assert np.all(speed <= np.array(limits.acceleration_m_s2) * bench.setup.period_s)
     assert changes >= 6
+
+
+def wild(low: float, high: float) -> st.SearchStrategy[np.ndarray]:
+    return st.lists(numbers | st.sampled_from(ODD) | st.floats(low, high), min_size=N, max_size=N).map(np.array)
+
+
+asked = st.tuples(wild(0.7, 1.2), wild(-0.6, 0.6), wild(-800.0, 800.0), st.sampled_from([0.01, 0.01, 0.02, 0.5]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(asked, min_size=1, max_size=12), st.sampled_from(AxisMode))
+def test_what_is_sent_is_finite_and_inside_whatever_was_proposed(rows: list, mode: AxisMode) -> None:
+    drive = Drive()
+    for position, velocity, force, elapsed_s in rows:
+        proposed = Command(2, mode, position, velocity, force)
+        sent, faults, _ = guard(LIMITS, Fault.NONE, drive.last, drive.trail, proposed, elapsed_s)
+        finite = all(np.isfinite(part).all() for part in (position, velocity, force))
+        assert (Fault.PROPOSAL_NOT_FINITE in faults) == (not finite)
+        assert all(np.isfinite(part).all() for part in (sent.position_m, sent.velocity_m_s, sent.force_n))
+        assert np.all(np.abs(sent.force_n) <= LIMITS.force_n)
+        assert np.all(np.abs(sent.velocity_m_s) <= np.array(LIMITS.speed_m_s) + 1e-12)
+        if not finite:
+            assert sent.axis_mode is AxisMode.STOP
+        elif mode not in (AxisMode.FOLLOW, AxisMode.FORCE):
+            assert sent.axis_mode is mode
+            assert not sent.velocity_m_s.any()
+            assert not sent.force_n.any()
+        elif sent.axis_mode is AxisMode.STOP:
+            assert faults is Fault.STROKE
+        else:
+            assert sent.axis_mode is mode
+            drive.trail = follow_on(drive.trail, sent.position_m, elapsed_s, sent.position_m is not position)
+            drive.times.append(drive.times[-1] + elapsed_s)
+            drive.sent.append(sent.position_m)
+    drive.require_inside()

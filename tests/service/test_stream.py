@@ -30,7 +30,7 @@ LIMITS = build_limits(load_machine(MACHINES / "6-upru.toml")[0], schema.Control(
 
 
 def datagram(seq: int = 1, host_s: float = 1.0, pose=HOME, magic: bytes = b"PKMS", version: int = 1) -> bytes:
-    """As docs/references.md has it, written down once more."""
+    """As docs/reference/tracks-and-stream.md has it, written down once more."""
     return magic + struct.pack("<HHII", version, 0, seq, 0) + struct.pack("<7d", host_s, *pose)
 
 
