@@ -1,4 +1,4 @@
-"""`pkm legs`, `pkm pose`, `pkm forces`: CSV in, CSV out, in the columns of docs/commands.md.
+"""`pkm legs`, `pkm pose`, `pkm forces`: CSV in, CSV out, in the columns of docs/reference/commands.md.
 
 Everything is read and computed before the first byte is written: bad input leaves standard output empty.
 """

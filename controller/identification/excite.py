@@ -80,8 +80,8 @@ def excite_friction(machine: schema.Machine, out: TextIO, err: TextIO) -> None:
 
 
 def write(out: TextIO, t_s: Array, states: States, more: dict[str, Any] | None = None) -> None:
-    """CSV of a motion: t_s, pose, rates, accelerations, in the columns of docs/commands.md; numbers read back to the
-    same bits."""
+    """CSV of a motion: t_s, pose, rates, accelerations, in the columns of docs/reference/commands.md; numbers read
+    back to the same bits."""
     more = more or {}
     names = ["t_s", *(f"{name}{suffix}" for suffix in SUFFIXES for name in POSE), *more]
     writer = csv.writer(out, lineterminator="\n")

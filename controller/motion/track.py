@@ -23,6 +23,7 @@ GENTLE = 0.5  # share of the motion limits for the ways in and out
 SHORTEST_WAY_S = 0.1  # in and out, so that rounding in the data makes no jerk
 OFF_MANIFOLD = 1e-6  # m or rad, likewise of rates and accelerations
 RATES = tuple(f"{name}_s" for name in POSE)
+ACCELERATIONS = tuple(f"{name}_s2" for name in POSE)
 
 
 class Track(NamedTuple):
@@ -158,12 +159,13 @@ def _fourier(track: schema.FourierTrack, home: Array) -> Knots:
 
 
 def _table(text: str) -> Knots:
-    """The rows of a CSV file; rates come from a cubic spline through the poses where the file has none."""
+    """The rows of a CSV file; rates and accelerations that it has not come from cubic splines."""
     reader = csv.DictReader(text.splitlines(), strict=True, restkey="", restval="")
     header = [name.strip() for name in reader.fieldnames or ()]
     reader.fieldnames = header
     rated = any(name in header for name in RATES)
-    wanted = ("t_s", *POSE, *(RATES if rated else ()))
+    accelerated = rated and any(name in header for name in ACCELERATIONS)
+    wanted = ("t_s", *POSE, *(RATES if rated else ()), *(ACCELERATIONS if accelerated else ()))
     if missing := [name for name in wanted if header.count(name) != 1]:
         raise ConfigurationError(f"line 1: column {missing[0]}: found {header.count(missing[0])} of it, expected one")
     rows: list[list[float]] = []
@@ -181,8 +183,8 @@ def _table(text: str) -> Knots:
         raise ConfigurationError(f"found {len(rows)} rows, expected at least {FEWEST_ROWS}")
     table = np.array(rows)
     t_s, pose = table[:, 0], table[:, 1:7]
-    rate = table[:, 7:] if rated else _slopes(t_s, pose)
-    return Knots(t_s, pose, rate, _slopes(t_s, rate))
+    rate = table[:, 7:13] if rated else _slopes(t_s, pose)
+    return Knots(t_s, pose, rate, table[:, 13:] if accelerated else _slopes(t_s, rate))
 
 
 def _number(text: str, line: int, name: str) -> float:

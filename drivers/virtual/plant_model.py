@@ -120,7 +120,7 @@ def mujoco_model(machine: schema.Machine, step_s: float) -> MjModel:
 def joint_per_axis(leg: schema.Legs) -> float:
     """What joint `axis i` moves per metre of its axis: 1, the slide itself, or the rotor of a screw that twists (rad).
 
-    docs/conventions.md: the rotor of UHU turns against the lower links at -hand times the motor rate.
+    docs/reference/conventions.md: the rotor of UHU turns against the lower links at -hand times the motor rate.
     """
     drive = screw(leg.drive)
     return -drive.hand * motor_rad_per_m(drive) if leg.kind == "UHU" and drive else 1.0

@@ -1,0 +1,437 @@
+"""`pkm identify`: parameters of a machine from recordings of its motion, and whether they are any good.
+
+Forces of the load cells where there are such, otherwise chamber pressures, otherwise what the drives say; where both
+cells and drives are recorded, the drives' friction and rotors follow in a second step.
+"""
+
+import datetime
+import hashlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import numpy as np
+from msgspec.structs import replace
+
+from controller import __version__, schema
+from controller.errors import ConfigurationError
+from controller.identification import feasible, fit, measurements, signals
+from controller.identification.base_parameters import base_names
+from controller.identification.bodies import Parameters, parameters_of, with_parameters, without_bodies
+from controller.identification.feasible import Physical
+from controller.identification.fit import Fit, Problem, Windows
+from controller.identification.machine_text import machine_text
+from controller.identification.measurements import Side
+from controller.identification.signals import Counts, Source, Window
+from controller.records import Array
+
+NOT_OF_THIS = 0.3  # of what forces change, that a machine does not leave unexplained
+OUTLIERS = 0.1  # likewise of the values
+WORTH_TELLING_S = 2e-4  # of a delay
+UNITS = {
+    "_kg_m2": "kg m²", "_kg_m": "kg m", "_kg": "kg", "_nm_s_rad": "N m s/rad", "_n_s_m": "N s/m", "_n": "N",
+}  # fmt: skip
+QUIET = 0.02  # of the residual: smaller noise is none
+SPIKE, SPIKE_SHARE = 20.0, 0.03  # times the usual residual and of a leg's largest force: nothing a machine does
+TRACE_ROWS = 3000  # of the fresh data, for the pictures
+NAME_TOLERANCE = 1e-3  # of a scaled coefficient of a base parameter: what is smaller is left out of its name
+
+
+class Options(NamedTuple):
+    """What the command line asks for."""
+
+    recordings: list[Path]
+    fresh: list[Path]
+    side: Side | None = None
+    period_s: float | None = None  # of a periodic motion; None: is looked for
+    cutoff_hz: float | None = None
+
+
+class Residual(NamedTuple):
+    """Measured minus modelled force of each leg (n,), as measured, unfiltered; rows at rest left out."""
+
+    rms_n: Array
+    mean_abs_n: Array
+    rows: int
+    spikes: int  # values so far off that they are no forces; left out
+
+    @property
+    def all_rms_n(self) -> float:
+        """Of all legs together."""
+        return float(np.sqrt(np.mean(self.rms_n**2)))
+
+    @property
+    def all_mean_abs_n(self) -> float:
+        """Of all legs together."""
+        return float(np.mean(self.mean_abs_n))
+
+
+class Trace(NamedTuple):
+    """The beginning of the judged data, for the pictures: (N,) and (N, n)."""
+
+    t_s: Array
+    measured_n: Array
+    before_n: Array  # of the machine file
+    after_n: Array  # identified
+
+
+class Step(NamedTuple):
+    """One fit and what it is worth."""
+
+    side: Side
+    problem: Problem
+    fit: Fit
+    physical: Physical
+    before: Residual  # of the machine file
+    after: Residual  # of the base parameters
+    written: Residual  # of the machine with the physical parameters
+    trace: Trace
+    counts: Counts
+    periods: list[int]  # averaged, of each recording
+    fresh: bool  # judged with other data than it was identified with
+
+
+class Identification(NamedTuple):
+    """The whole answer."""
+
+    machine: schema.Machine  # with what was identified
+    steps: list[Step]
+    complaints: list[str]  # why it is none
+    notes: list[str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the machine may be used."""
+        return bool(self.steps) and not self.complaints
+
+
+# ---------------------------------------------------------------- the work
+
+
+def identify(machine: schema.Machine, options: Options) -> Identification:
+    """Identify, judge, and say what is wrong where something is.
+
+    Raises:
+        ConfigurationError: if a file is no recording, or one of another machine; naming file, line or column.
+    """
+    shared = measurements.names_of(options.recordings[0])
+    for path in (*options.recordings[1:], *options.fresh):
+        shared &= measurements.names_of(path)
+    side = measurements.side_of(machine, options.recordings[0], shared, options.side)
+    first, complaints, notes = _step(machine, options, side, parameters_of(machine, side == "cells"))
+    if first is None:
+        return Identification(machine, [], complaints, notes)
+    found = with_parameters(machine, first.problem.parameters, first.physical.values)
+    steps = [first]
+    if side == "cells" and not options.side and not complaints:
+        drives = without_bodies(parameters_of(found, cell=False))
+        if drives.names and _has_drives(machine, options.recordings[0], shared):
+            second, _, more = _step(found, options, "drives", drives)
+            notes += [f"drives: {note}" for note in more]
+            if second is not None:
+                found = with_parameters(found, second.problem.parameters, second.physical.values)
+                steps.append(second)
+    return Identification(found, steps, complaints, notes)
+
+
+def _has_drives(machine: schema.Machine, path: Path, names: set[str]) -> bool:
+    try:
+        measurements.side_of(machine, path, names, "drives")
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _step(
+    machine: schema.Machine, options: Options, side: Side, parameters: Parameters
+) -> tuple[Step | None, list[str], list[str]]:
+    sources = [measurements.source(machine, path, side) for path in options.recordings]
+    fresh = [measurements.source(machine, path, side) for path in options.fresh]
+    survey = measurements.survey(machine, side, sources)
+    complaints = measurements.complaints(survey, side)
+    for path, source in zip(options.fresh, fresh, strict=True):
+        told = measurements.complaints(measurements.survey(machine, side, [source]), side)
+        complaints += [f"{path}: {one}" for one in told]
+    if complaints:
+        return None, complaints, []
+    counts = Counts()
+    parts = [_windows(machine, source, options.period_s, counts) for source in sources]
+    problem = fit.prepare(machine, side == "cells", parameters)
+    try:
+        found = fit.fit(problem, [part for part, _ in parts], options.cutoff_hz)
+        if problem.parameters.names.count("normal"):
+            # seal loads are those of the machine as it is: once more with the one just found
+            nearest = with_parameters(machine, parameters, feasible.physical(problem, found).values)
+            problem = fit.prepare(machine, side == "cells", parameters, loads_of=nearest)
+            found = fit.fit(problem, [part for part, _ in parts], options.cutoff_hz)
+    except fit.NothingToldError as error:
+        return None, [str(error)], []
+    physical = feasible.physical(problem, found)
+    judged = fresh or sources
+    before, after, written, trace = _residuals(problem, found, physical, judged, options.cutoff_hz)
+    step = Step(
+        side, problem, found, physical, before, after, written, trace, counts, [periods for _, periods in parts],
+        bool(fresh),
+    )  # fmt: skip
+    return step, _doubts(step), _notes(step, survey)
+
+
+def _windows(machine: schema.Machine, source: Source, period_s: float | None, counts: Counts) -> tuple[Windows, int]:
+    """Windows of a recording: the mean of its periods, where it has such, and how many; otherwise all of it."""
+    step_s = 0.0
+    first, rows = list[Window](), 0
+    for window in signals.windows(source(), machine, Counts(), margin_s=0.0):
+        if first and window.step_s * rows > signals.LONGEST_LOOK_S:
+            break
+        first.append(window)
+        rows, step_s = rows + window.core.stop - window.core.start, window.step_s
+    found = signals.period_of(first, period_s)
+    if found is not None:
+        length_s, start = found
+        rows = round(length_s / step_s)
+        exact_s = length_s / rows
+        mean = signals.averaged(lambda: signals.windows(source(), machine, Counts(), exact_s, 0.0), rows, start)
+        if mean is not None:
+            for _ in signals.windows(source(), machine, counts, margin_s=0.0):
+                pass
+            return lambda: iter([mean]), mean.periods
+    if period_s is not None:
+        raise ConfigurationError(f"--period: found no motion that repeats itself every {period_s:g} s")
+    counted = False
+
+    def again() -> Iterator[Window]:
+        nonlocal counted
+        yield from signals.windows(source(), machine, Counts() if counted else counts)
+        counted = True
+
+    return again, 0
+
+
+def _residuals(
+    problem: Problem, found: Fit, physical: Physical, sources: list[Source], cutoff_hz: float | None
+) -> tuple[Residual, Residual, Residual, Trace]:
+    """Before, after, and of the physical parameters, over all rows in motion; and the beginning as a trace."""
+    n = len(problem.mechanism.legs)
+    betas = [problem.prior, found.beta, problem.base.B @ physical.values]
+    sums, rows, spikes = np.zeros((3, 2, n)), np.zeros(n), 0
+    force_n = np.array([schema.effective_leg(problem.machine, i).limits.force_n for i in range(n)])
+    most_n = np.maximum(SPIKE * found.usual_n, SPIKE_SHARE * force_n)
+    traces, length, begin_s = list[tuple[Array, ...]](), 0, 0.0
+    for source in sources:
+        for window in signals.windows(source(), problem.machine, Counts()):
+            given = fit.prepare_window(problem, window, cutoff_hz)
+            measured, valid = fit.measured(given, found.delay_s), fit.valid(given)
+            modelled = [fit.modelled(given, beta) for beta in betas]
+            core = window.core
+            use = (valid & given.moving[:, None])[core]
+            spike = use & (np.abs(measured - modelled[1])[core] > most_n)
+            spikes, use = spikes + int(np.count_nonzero(spike)), use & ~spike
+            rows += use.sum(axis=0)
+            for k, force in enumerate(modelled):
+                r = np.where(use, (measured - force)[core], 0.0)
+                sums[k] += (r**2).sum(axis=0), np.abs(r).sum(axis=0)
+            if length < TRACE_ROWS:
+                shown = np.where(valid, measured, math.nan)
+                shown[core][spike] = math.nan
+                t: Array = begin_s + window.step_s * np.arange(float(core.stop - core.start))
+                traces.append((t, shown[core], modelled[0][core], modelled[1][core]))
+                length += len(t)
+                begin_s = float(t[-1]) + window.step_s
+    many = np.maximum(rows, 1.0)
+    before, after, written = (Residual(np.sqrt(one[0] / many), one[1] / many, int(rows.max()), spikes) for one in sums)
+    trace = Trace(*(np.concatenate([part[k] for part in traces])[:TRACE_ROWS] for k in range(4)))
+    return before, after, written, trace
+
+
+def _doubts(step: Step) -> list[str]:
+    """Why these parameters are not to be used."""
+    found, after, told = step.fit, step.after, list[str]()
+    with np.errstate(all="ignore"):
+        changes = np.nanstd(step.trace.measured_n, axis=0)
+    share = after.rms_n / np.maximum(changes, 1e-12)
+    if (worst := int(np.argmax(share))) >= 0 and share[worst] > NOT_OF_THIS:
+        told.append(
+            f"the model leaves {100.0 * share[worst]:.0f} % of what the force of leg {worst + 1} changes unexplained: "
+            "these are not the forces of this machine, or something else pushes it"
+        )
+    values = after.spikes / max(after.rows * len(share), 1)
+    if values > OUTLIERS:
+        told.append(f"{100.0 * values:.0f} % of the values are outliers")
+    if abs(found.delay_s) >= 0.99 * fit.MOST_DELAY_S:
+        told.append(f"forces and positions are more than {1e3 * fit.MOST_DELAY_S:g} ms apart")
+    if not found.determined.any():
+        told.append("the data determine no parameter: the motion excites too little")
+    if not after.all_rms_n <= step.before.all_rms_n:
+        told.append(
+            f"the identified model is further from the forces than the machine file: {after.all_rms_n:.3g} N instead "
+            f"of {step.before.all_rms_n:.3g} N"
+        )
+    return told
+
+
+def _notes(step: Step, survey: measurements.Survey) -> list[str]:
+    """What was done about imperfect data."""
+    found, notes = step.fit, list[str]()
+    if abs(found.delay_s) > max(WORTH_TELLING_S, 4.0 * found.delay_error_s):
+        later = "later" if found.delay_s > 0.0 else "earlier"
+        notes.append(
+            f"forces are {1e3 * abs(found.delay_s):.2f} ± {1e3 * found.delay_error_s:.2f} ms {later} than positions: "
+            "corrected"
+        )
+    if found.outliers:
+        notes.append(f"{found.outliers} outliers replaced by the model")
+    for i in range(len(survey.invalid)):
+        for share, what in (
+            (survey.invalid[i], "without a valid value"),
+            (survey.saturated[i], "at the end of its range"),
+        ):
+            if share > 0.0:
+                notes.append(f"leg {i + 1}: {100.0 * share:.2g} % of the rows {what}, left out")
+    if step.counts.repeated:
+        notes.append(f"{step.counts.repeated} rows with a PLC cycle that was there before left out")
+    if step.physical.bodies:
+        notes.append(
+            f"no body has the numbers identified for {', '.join(step.physical.bodies)}: the nearest that a body can "
+            f"have are {step.physical.moved:.1f} standard errors away"
+        )
+    return notes
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def verdict(found: Identification) -> str:
+    """One sentence."""
+    if not found.passed:
+        return f"FAIL: {'; '.join(found.complaints) or 'nothing was identified'}"
+    step = found.steps[0]
+    after, noise = step.after.all_rms_n, float(np.sqrt(np.mean(step.fit.noise_n**2)))
+    limit = float(np.mean(measurements.limits_n(step.problem.machine, step.side)))
+    of_range = f" ({100.0 * after / limit:.3f} % of the range)" if math.isfinite(limit) else ""
+    data = "fresh" if step.fresh else "its own"
+    over = f", {after / noise:.2f} times the noise of {noise:.3g} N" if noise > QUIET * after else ""
+    return (
+        f"PASS: the identified model is {after:.3g} N{of_range} off {data} data{over}; "
+        f"the machine file was {step.before.all_rms_n:.3g} N off; {np.count_nonzero(step.fit.determined)} "
+        f"of {len(step.fit.beta)} parameters are determined"
+    )
+
+
+def report(found: Identification, out: TextIO) -> None:
+    """Tables and the verdict."""
+    lines = list[str]()
+    for step in found.steps:
+        lines += [*_about(step), "", *_parameters(step), "", *_legs(step), ""]
+    lines += [f"note: {note}" for note in found.notes]
+    print("\n".join([*lines, verdict(found)]), file=out)
+
+
+def _about(step: Step) -> list[str]:
+    found, counts = step.fit, step.counts
+    repeats = [f"mean of {count} periods" for count in step.periods if count]
+    return [
+        f"{step.problem.machine.name}: {len(found.beta)} base parameters of {len(step.problem.parameters.names)} from "
+        f"{step.side}; gap of the singular values {step.problem.base.gap:.1e}",
+        f"{counts.rows} rows in {counts.stretches} stretches"
+        + (f", {', '.join(repeats)}" if repeats else "")
+        + f"; {counts.edges} at their ends, {found.resting} at rest left out; {found.taken} filtered values of "
+        f"{found.instants} instants taken, {found.passes} passes",
+        f"directions that the data know better than the file: {np.count_nonzero(found.strengths > 1.0)} of "
+        f"{len(found.strengths)} (delay included), by factors {_factors(found.strengths)}",
+    ]
+
+
+def _factors(strengths: Array) -> str:
+    return " ".join(f"{value:.3g}" for value in strengths)
+
+
+def parameter_names(step: Step) -> list[str]:
+    """Names of the base parameters."""
+    return base_names(step.problem.base, step.problem.parameters.names, NAME_TOLERANCE)
+
+
+def _parameters(step: Step) -> list[str]:
+    found, problem, texts = step.fit, step.problem, parameter_names(step)
+    lines = [f"{'value':>12}{'std. error':>12}{'file':>12}  {'unit':<12}{'determined':<12}parameter"]
+    chosen = [problem.parameters.names[int(column)] for column in problem.base.columns]
+    for k, (name, text) in enumerate(zip(chosen, texts, strict=True)):
+        lines.append(
+            f"{found.beta[k]:12.5g}{found.error[k]:12.2g}{problem.prior[k]:12.5g}  {unit_of(name):<12}"
+            f"{'yes' if found.determined[k] else 'no':<12}{text}"
+        )
+    scale = found.error[:, None] * found.error
+    correlation = np.abs(found.covariance / scale) - np.eye(len(scale))
+    i, j = np.unravel_index(int(np.argmax(correlation)), correlation.shape)
+    if len(scale) > 1:
+        lines.append(f"strongest correlation {correlation[i, j]:.3f}: {chosen[int(i)]} and {chosen[int(j)]}")
+    return lines
+
+
+def _legs(step: Step) -> list[str]:
+    limits = measurements.limits_n(step.problem.machine, step.side)
+    data = "fresh data" if step.fresh else "the same data"
+    lines = [
+        f"residual on {data}, {step.after.rows} rows in motion, as measured; noise: the scatter of the periods, or "
+        "what the filter takes away",
+        f"{'leg':<5}{'file rms N':>12}{'rms N':>10}{'mean abs N':>12}{'% of range':>12}{'noise N':>10}"
+        f"{'rms/noise':>11}",
+    ]
+    for i in range(len(limits)):
+        rms, noise = step.after.rms_n[i], step.fit.noise_n[i]
+        share = f"{100.0 * rms / limits[i]:.3f}" if math.isfinite(limits[i]) else "–"
+        lines.append(
+            f"{i + 1:<5}{step.before.rms_n[i]:12.3f}{rms:10.3f}{step.after.mean_abs_n[i]:12.3f}{share:>12}{noise:10.3f}"
+            f"{_over(rms, noise)}"
+        )
+    noise = float(np.sqrt(np.mean(step.fit.noise_n**2)))
+    lines.append(
+        f"{'all':<5}{step.before.all_rms_n:12.3f}{step.after.all_rms_n:10.3f}{step.after.all_mean_abs_n:12.3f}{'':>12}"
+        f"{noise:10.3f}{_over(step.after.all_rms_n, noise)}"
+    )
+    return lines
+
+
+def _over(rms: float, noise: float) -> str:
+    return f"{rms / noise:11.3f}" if noise > QUIET * rms else f"{'–':>11}"
+
+
+def unit_of(name: str) -> str:
+    """The unit at the end of a parameter's name."""
+    for ending, unit in UNITS.items():
+        if name.endswith(ending):
+            return unit
+    return "1"
+
+
+# ---------------------------------------------------------------- a new machine file
+
+
+def write(found: Identification, machine_path: Path, options: Options, target: Path) -> None:
+    """Store the machine with what was identified, and where it comes from, as a new file.
+
+    Raises:
+        ConfigurationError: if there is such a file already, or it cannot be written.
+    """
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    files = ", ".join(path.name for path in options.recordings)
+    digest = hashlib.sha256(machine_path.read_bytes()).hexdigest()[:12]
+    said = f"Identified on {today} from {files} (pkm {__version__}), starting from {machine_path.name}."
+    machine = replace(found.machine, source=f"{found.machine.source.rstrip()}\n{said}".strip())
+    comments = [
+        f"{found.machine.name}: written by `pkm identify` of pkm {__version__} on {today}.",
+        f"Started from {machine_path.name} (sha256 {digest}…), with {files}.",
+        *(f"Judged with {path.name}." for path in options.fresh),
+        verdict(found),
+        *found.notes,
+        "Every key, unit, frame and sign is explained in config/README.md.",
+        "",
+    ]
+    text = machine_text(machine, comments)
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigurationError(f"{target}: there is such a file already, nothing is overwritten") from None
+    except OSError as error:
+        raise ConfigurationError(f"{target}: {error.strerror}") from None
