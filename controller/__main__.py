@@ -397,6 +397,7 @@ def _identify(options: Any) -> int:
 
         write_report(found, asked, options.report)
     if options.write and found.passed:
+        require_sound(found.machine, options.write)  # what `pkm check` would refuse is not written
         identify.write(found, options.machine, asked, options.write)
     return 0 if found.passed else 1
 

@@ -18,7 +18,7 @@ from controller.identification.fit import Fit, Problem
 from controller.records import Array
 
 optimize: Any = _optimize  # ships no types
-LEAST = 1e-3  # of the root of a body's own diagonal: how near to the border a body may come
+LEAST = 0.02  # of what the file has for the root of a body's own diagonal: so thin a body may become
 MOST_STEPS = 200
 ROUNDING = 1e-9  # of the largest eigenvalue: a body at the border is still one
 

@@ -40,9 +40,10 @@ def fourier(**keys: object) -> schema.FourierTrack:
     return msgspec.convert({"base_frequency_hz": 0.2} | keys, schema.FourierTrack)
 
 
-def table(t: np.ndarray, x: np.ndarray, rate: np.ndarray | None = None) -> str:
-    header = HEADER + ("" if rate is None else "," + ",".join(f"{name}_s" for name in POSE))
-    columns = np.column_stack([t, x] if rate is None else [t, x, rate])
+def table(t: np.ndarray, x: np.ndarray, *derivatives: np.ndarray) -> str:
+    units = ("", "_s", "_s2")[: 1 + len(derivatives)]
+    header = ",".join(("t_s", *(f"{name}{unit}" for unit in units for name in POSE)))
+    columns = np.column_stack([t, x, *derivatives])
     return "\n".join([header, *(",".join(map(repr, row)) for row in columns.tolist())])
 
 
@@ -134,17 +135,22 @@ def test_the_slopes_are_those_of_scipys_spline() -> None:
     np.testing.assert_allclose(slopes, spline(t, 1), rtol=0, atol=1e-9)
 
 
-def test_given_rates_are_kept() -> None:
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_given_rates_and_accelerations_are_kept(accelerated: bool) -> None:
     t = np.linspace(10.0, 14.0, 81)
     w = np.array([1.0, 2.0, 1.5, 0.5, 1.2, 0.7])
     x, rate = HOME + 0.05 * np.sin(np.outer(t, w)), 0.05 * w * np.cos(np.outer(t, w))
-    track = of_table(table(t, x, rate))
+    acceleration = -0.05 * w**2 * np.sin(np.outer(t, w))
+    track = of_table(table(t, x, rate, acceleration) if accelerated else table(t, x, rate))
     rests_at_both_ends(track)
     is_smooth(track)
     fine = np.linspace(10.0, 14.0, 999)
     shown = motion(track, fine + track.zero_s)
     np.testing.assert_allclose(shown[0], HOME + 0.05 * np.sin(np.outer(fine, w)), rtol=0, atol=5e-8)
     np.testing.assert_allclose(motion(track, t + track.zero_s)[1], rate, rtol=0, atol=1e-12)
+    # without its own the ends of a spline are off
+    atol = 1e-12 if accelerated else 2e-3
+    np.testing.assert_allclose(motion(track, t + track.zero_s)[2], acceleration, rtol=0, atol=atol)
 
 
 BAD = {
