@@ -18,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--table", action="store_true", help="print the table of faults at the end")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if REAL_TIME & set(Path(item.path).parts):

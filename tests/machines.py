@@ -93,3 +93,9 @@ def own_site(tmp_path: Path, site: Path = SIMULATION, **ports: int) -> str:
     text = text.replace("port = 8080", f"port = {ports.get('web', 0)}")
     text = text.replace('"run/', f'"{tmp_path}/run/')
     return text.replace('folder = "recordings"', f'folder = "{tmp_path}/recordings"')
+
+
+def without_cell(text: str) -> str:
+    """The site as on hardware: neither broker nor virtual cell, on whatever computer."""
+    accepted = 'accept = ["kernel", "priority", "memory", "clock", "disk"]'
+    return text.split("[broker]", maxsplit=1)[0].replace("[realtime]", f"[realtime]\n{accepted}")

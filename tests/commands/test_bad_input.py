@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.machines import MACHINES, SIMULATION, own_site
+from tests.machines import MACHINES, SIMULATION, own_site, without_cell
 from tests.shell import pkm, refused
 
 MACHINE = (MACHINES / "6-upru.toml").read_text()
@@ -316,7 +316,7 @@ def test_port_in_use(write: Write, tmp_path: Path, name: str) -> None:
 
 
 def test_no_plc(write: Write, tmp_path: Path) -> None:
-    text = own_site(tmp_path).split("[broker]")[0]  # neither broker nor virtual cell
+    text = without_cell(own_site(tmp_path))  # neither broker nor virtual cell
     refused(pkm("run", write(text, "site.toml"), "--demo", "--duration", "5"), 3, "nothing listens")
     checked = pkm("check", tmp_path / "site.toml", "--connect")
     assert "site simulation: valid" in checked.out

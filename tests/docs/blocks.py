@@ -87,7 +87,9 @@ class Desk:
             text = self._here(site.read_text())
             site.write_text(text if "\n[web]" in text else f"{text}\n[web]\nport = {self.ports['8080']}\n")
         path = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
-        self.environment = os.environ | {"PATH": path, "COLUMNS": "120", "MPLBACKEND": "Agg"}
+        # what a make that runs these tests would tell the make of a block
+        own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+        self.environment = own | {"PATH": path, "COLUMNS": "120", "MPLBACKEND": "Agg"}
         self.service: subprocess.Popen[bytes] | None = None
         self.line: list[str] = []  # of the service: pkm, run, its site
         self.log = folder / "service.log"

@@ -25,7 +25,7 @@ from drivers.virtual import ams
 from drivers.virtual.cx5130 import Cx5130
 from drivers.virtual.plant import Plant
 from tests.hil.stand import System
-from tests.machines import NOTHING, SIMULATION, own_site
+from tests.machines import NOTHING, SIMULATION, own_site, without_cell
 from tests.shell import pkm, refused
 
 NET_ID = "127.0.0.1.77.1"
@@ -155,7 +155,7 @@ def test_a_whole_run_as_a_shadow_leaves_the_plc_as_it_was(tmp_path: Path) -> Non
     plant = System(tmp_path / "plant", command="plant", site=text)
     try:
         plant.said("listens at")
-        shadow = System(tmp_path, "--shadow", "--duration", "3", "--json", site=text.split("[broker]")[0])
+        shadow = System(tmp_path, "--shadow", "--duration", "3", "--json", site=without_cell(text))
         shadow.said("shadow: nothing is sent to the PLC at 127.0.0.1")
         shadow.said("start → OFF")
         assert send(tmp_path / "run" / "simulation.requests", Message(1, "ready")).verdict == "ACCEPTED"

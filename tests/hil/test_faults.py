@@ -18,7 +18,7 @@ from controller.records import Link, Mode, Quality
 from controller.service.mailbox import Message, send
 from controller.settings import parse
 from tests.hil.stand import Row, Stand, System, names, switch
-from tests.machines import SIMULATION, own_site
+from tests.machines import SIMULATION, own_site, without_cell
 from tests.table import Line, note
 
 SITES = {
@@ -264,7 +264,7 @@ def test_a_black_hole_at_the_start_leaves_the_program_responsive(tmp_path: Path)
     try:
         plant.said("listens at")
         switch(Path(parse(text, schema.Site, tmp_path).virtual_cell.control), "net.unplug")
-        control = System(tmp_path, site=text.split("[broker]")[0])
+        control = System(tmp_path, site=without_cell(text))
         control.said("does not react at all")
         control.process.send_signal(signal.SIGINT)
         began_s = time.monotonic()
@@ -301,7 +301,7 @@ def test_after_a_library_that_hung_the_next_start_works(tmp_path: Path) -> None:
     plant = System(tmp_path, command="plant", site=text)
     try:
         plant.said("listens at")
-        control = System(tmp_path, "--demo", site=text.split("[broker]")[0])
+        control = System(tmp_path, "--demo", site=without_cell(text))
         control.said("request SINE: accepted")
         switch(Path(parse(text, schema.Site, tmp_path).virtual_cell.control), "net.truncate", "1")
         assert control.ends() == 4

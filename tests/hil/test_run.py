@@ -21,7 +21,7 @@ from controller.service.mailbox import Message, send
 from drivers.exchange import STATUS, PlcState
 from tests.gateway.bench import Listener, accepts, wait_until
 from tests.hil.stand import System
-from tests.machines import SIMULATION, own_site
+from tests.machines import SIMULATION, own_site, without_cell
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_killed_controller_is_held_by_the_plc_which_then_stands_still(start: Any
     site = own_site(tmp_path)
     plant = start(command="plant", site=site)
     address = plant.said(r"listens at ([\d.:]+)")[1].rstrip(",")
-    text = site.split("[broker]")[0]
+    text = without_cell(site)
     system = start("--demo", site=text)
     system.said("request SINE: accepted")  # five seconds of motion without a pause
     time.sleep(1.5)
@@ -234,7 +234,7 @@ channel = "value"
 
 [sensors.cell_2]"""
     cell_1 = text[text.index("[sensors.cell_1]") : text.index("[sensors.cell_2]")]
-    text = text.split("[broker]")[0].replace(cell_1, "").replace("\n[sensors.cell_2]", usb)
+    text = without_cell(text).replace(cell_1, "").replace("\n[sensors.cell_2]", usb)
     system = start("--json", site=text)
     assert system.ends() == 3, system.log.read_text()
     assert "Traceback" not in system.log.read_text()
