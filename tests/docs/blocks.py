@@ -146,7 +146,9 @@ class Desk:
         ((command, _),) = _commands(block)
         if command.startswith("make "):  # which would install what is installed: take what it runs then
             asked = ["make", "--dry-run", "--old-file=.venv/installed", *shlex.split(command)[1:]]
-            lines = subprocess.run(asked, cwd=self.folder, capture_output=True, text=True, check=True).stdout
+            lines = subprocess.run(
+                asked, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=True
+            ).stdout
             command = lines.strip().splitlines()[-1]
         line = shlex.split(command)
         if self.service and line[1:] == self.line[1:]:  # off, as after a start
