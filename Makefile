@@ -13,9 +13,10 @@ run: install
 demo: install
 	$(BIN)/pkm run $(SITE) --demo
 
-# One process has what runs in real time, the other all the rest.
+# What runs in real time has the computer for itself.
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 -m "not real_time"
+	$(BIN)/python -m pytest -m real_time
 
 # Every fault of network, PLC, terminals and instruments played to the whole system, and the table of what came of it.
 faults: install

@@ -10,19 +10,22 @@ from tests.table import table
 settings.register_profile("project", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
-# Whole systems run in real time, one after the other: with `-n 2` one process has these, the other has all the rest.
-REAL_TIME = {"hil", "service", "test_page.py", "test_homing.py", "test_force_mode.py"}
+# Whole systems run in real time: these are for a computer that does nothing else meanwhile (folders and files).
+REAL_TIME = {
+    "hil", "service", "test_blocks.py", "test_doctor.py", "test_endurance.py", "test_force_mode.py", "test_homing.py",
+    "test_network_faults.py", "test_page.py", "test_replayed.py", "test_shadow.py", "test_whole.py",
+}  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--table", action="store_true", help="print the table of faults at the end")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are looked at
+@pytest.hookimpl(tryfirst=True)  # before it is asked which tests are wanted
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if REAL_TIME & set(Path(item.path).parts):
-            item.add_marker(pytest.mark.xdist_group("real time"))
+            item.add_marker("real_time")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
