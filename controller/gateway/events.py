@@ -113,8 +113,8 @@ class Flickering:
         return msgspec.structs.replace(event, text=event.text + more)
 
 
-def _whole(value: float) -> int:
-    # 0 for what is no code and no bit set: one bad number must not stop the gateway
+def whole(value: float) -> int:
+    """A code or a bit set; 0 for what is none: one bad number must not stop the gateway."""
     return int(value) if 0.0 < value < 2.0**53 else 0
 
 
@@ -125,13 +125,13 @@ def unix_s(started_unix_s: float, t_s: float) -> float:
 
 def code_name(kind: type[IntEnum] | type[IntFlag], value: float) -> str:
     """The name of a code or of a single bit, its number where it has none."""
-    number = _whole(value)
+    number = whole(value)
     return next((str(member.name) for member in kind if member.value == number), str(number))
 
 
 def _changed(kind: type[IntFlag], before: float, now: float) -> list[tuple[str, bool]]:
     """The names of the bits that differ, each with whether it is set now."""
-    new, changed = _whole(now), _whole(before) ^ _whole(now)
+    new, changed = whole(now), whole(before) ^ whole(now)
     return [(code_name(kind, 1 << k), bool(new >> k & 1)) for k in range(changed.bit_length()) if changed >> k & 1]
 
 
@@ -169,8 +169,8 @@ def events(
         add("rows_lost", str(lost), f"{lost} samples are lost: the gateway came too late for them", ("tick",))
     # a single late answer is no event: STATUS_LATE is
     if said["link"] is not None:
-        link = "DOWN" if _whole(said["link"]) == Link.DOWN else "UP"
-        if "link" not in stood or (link == "DOWN") != (_whole(stood["link"]) == Link.DOWN):
+        link = "DOWN" if whole(said["link"]) == Link.DOWN else "UP"
+        if "link" not in stood or (link == "DOWN") != (whole(stood["link"]) == Link.DOWN):
             add("link", link, f"the link to the PLC is {link.lower()}", ("link", "age_s"))
     if said["mode"] is not None:
         mode, old_mode = code_name(Mode, said["mode"]), code_name(Mode, stood["mode"]) if "mode" in stood else None
@@ -188,13 +188,13 @@ def events(
             meaning, channels = meanings.get(name, ("its meaning is not known here", ()))
             what, verb = words[is_set]
             add(what, name, f"{kind.__name__} {name} {verb} ({meaning})", channels)
-    if _whole(now["answer_id"]):
+    if whole(now["answer_id"]):
         request, verdict = code_name(RequestKind, now["request_kind"]), code_name(Verdict, now["verdict"])
         answer = "is accepted" if verdict == Verdict.ACCEPTED.name else f"is refused ({_reason(now)})"
-        text = f"request {_whole(now['answer_id'])} ({request}) {answer}"
+        text = f"request {whole(now['answer_id'])} ({request}) {answer}"
         refused = ("refusal", "refusal_which", "refusal_excess") if verdict == Verdict.UNREACHABLE.name else ()
         add("request", verdict, text, ("answer_id", "request_kind", "verdict", *refused))
-    if before and (missed := _whole(now["skipped"] - before["skipped"])):
+    if before and (missed := whole(now["skipped"] - before["skipped"])):
         text = f"the control loop was late and skipped {missed} deadlines"
         add("deadlines_skipped", str(missed), text, ("skipped", "lateness_s", "cycle_s", "exchange_s"))
     if not np.isfinite(row).all():

@@ -427,7 +427,15 @@ def write(found: Identification, machine_path: Path, options: Options, target: P
         "Every key, unit, frame and sign is explained in config/README.md.",
         "",
     ]
-    text = machine_text(machine, comments)
+    write_new(target, machine_text(machine, comments))
+
+
+def write_new(target: Path, text: str) -> None:
+    """Store a text as a new file.
+
+    Raises:
+        ConfigurationError: if there is such a file already, or it cannot be written.
+    """
     try:
         with target.open("x", encoding="utf-8") as file:
             file.write(text)

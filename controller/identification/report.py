@@ -11,7 +11,15 @@ import numpy as np
 
 from controller.errors import ConfigurationError
 from controller.identification import measurements, signals
-from controller.identification.identify import Identification, Options, Step, parameter_names, report, verdict
+from controller.identification.identify import (
+    Identification,
+    Options,
+    Step,
+    parameter_names,
+    report,
+    verdict,
+    write_new,
+)
 from controller.records import Array
 
 STYLE = """
@@ -60,13 +68,7 @@ def write_report(found: Identification, options: Options, target: Path) -> None:
         f"<p>From {html.escape(files + judged)}.</p>"
         f"{''.join(parts)}<h2>Tables</h2><pre>{html.escape(text.getvalue())}</pre></body></html>\n"
     )
-    try:
-        with target.open("x", encoding="utf-8") as file:
-            file.write(page)
-    except FileExistsError:
-        raise ConfigurationError(f"{target}: there is such a file already, nothing is overwritten") from None
-    except OSError as error:
-        raise ConfigurationError(f"{target}: {error.strerror}") from None
+    write_new(target, page)
 
 
 def _figure(figure: Any, caption: str) -> str:

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from controller.gateway.events import Event, code_name, events, unix_s
+from controller.gateway.events import Event, code_name, events, unix_s, whole
 from controller.gateway.recording.recorder import CHANNELS, Recorder, begun, recording_path, recover
 from controller.gateway.recording.shelf import flight_path, removed_flights, removed_runs
 from controller.recording import CDR_HEADER, SEQUENCE_BITS, guarded, parts, survey
@@ -58,7 +58,7 @@ class Keeper:
         self.recorded = 0  # rows in all parts
         self.lost = 0  # rows that the ring no longer had
         self._site, self._ring, self._meta = site, ring, ring.meta
-        self._columns = [str(channel[0]) for channel in ring.meta["channels"]]
+        self._columns = _columns(ring.meta)
         self._rate_hz = float(ring.meta["rate_hz"])
         self._recorder: Recorder | None = None
         self._events = deque[Event](maxlen=WAITING_EVENTS)  # to be recorded
@@ -237,7 +237,7 @@ class Keeper:
         first, rows = self._ring.read(self._seen, SLICE_ROWS)
         faults_at, mode_at = self._columns.index("faults"), self._columns.index("mode")
         for index, row in enumerate(rows, first):
-            faults, mode = _whole(row[faults_at]), _whole(row[mode_at])
+            faults, mode = whole(row[faults_at]), whole(row[mode_at])
             old_faults, old_mode = self._before or (faults, mode)
             fresh = faults & ~old_faults & STOPPING
             # with the drives off nothing moved, and a PLC that is away would push out what matters
@@ -298,7 +298,7 @@ class Keeper:
             lost = first - index
             for number, row in enumerate(rows, first):
                 t_ns = round(1e9 * unix_s(started_unix_s, float(row[t_column])))
-                for event in _between(previous, row, self._meta, lost):
+                for event in _between(previous, row, self._columns, started_unix_s, lost):
                     writer.add_message(CHANNELS["event"], t_ns, msgspec.json.encode(event), t_ns)
                 writer.add_message(CHANNELS["tick"], t_ns, CDR_HEADER + row.tobytes(), t_ns, number & SEQUENCE_BITS)
                 previous, lost = row, 0
@@ -308,16 +308,17 @@ class Keeper:
         return count
 
 
-def _between(previous: Array | None, row: Array, meta: dict[str, Any], lost: int = 0) -> list[Event]:
+def _columns(meta: dict[str, Any]) -> list[str]:
+    return [str(channel[0]) for channel in meta["channels"]]
+
+
+def _between(
+    previous: Array | None, row: Array, columns: Sequence[str], started_unix_s: float, lost: int = 0
+) -> list[Event]:
     """What changed from one row to the next; nothing ahead of the first."""
     if previous is None:
         return []
-    columns = [str(channel[0]) for channel in meta["channels"]]
-    return events(previous, row, columns, started_unix_s=float(meta["started_unix_s"]), lost=lost)
-
-
-def _whole(value: float) -> int:
-    return int(value) if 0.0 < value < 2.0**53 else 0
+    return events(previous, row, columns, started_unix_s=started_unix_s, lost=lost)
 
 
 def alive(pid: int) -> bool:
@@ -350,12 +351,13 @@ def salvage(site: Site, path: Path) -> Path | None:
         if is_recorded(site, ring):
             return run
         keeper = Keeper(site, ring)
+        columns, started_unix_s = _columns(ring.meta), float(ring.meta["started_unix_s"])
         index, previous = keeper.open(), None
         while index < ring.written:
             first, rows = ring.read(index, SLICE_ROWS)
             found = list[Event]()
             for row in rows:
-                found += _between(previous, row, ring.meta)
+                found += _between(previous, row, columns, started_unix_s)
                 previous = row
             index = first + len(rows)
             keeper.step(index, found)
