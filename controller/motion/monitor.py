@@ -46,10 +46,10 @@ LEARN_S = 5.0  # time constant
 FADE = 0.88  # of a bound from tick to tick: what an acceleration excites outlives it, at a stop by some 50 ms
 SETTLE_TICKS = 25  # of undisturbed following before anything is judged
 SUSPECT_TICKS = 30  # a suspect source must contradict for so long: it is told only, so late is better than wrong
-OFF_SETPOINT_M, OFF_SETPOINT_S = (
-    3e-4,
-    5e-3,
-)  # and so much time: the PLC plays something else than what it was sent: a hold of its own
+# The PLC plays what it got when it got it: a busy network or host delays that by some ms, and with it the acceleration.
+SLOW_M_S = 5e-3  # below this the set-points hardly tell by how much
+LATE_S = 5e-3  # so late the PLC bridges, later it brakes
+OFF_SETPOINT_M = 3e-4  # further off it plays something else than what it was sent: a hold of its own
 
 Indices = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -213,12 +213,17 @@ def observe(
         return None
     # The newest thing asked for is that of the tick before. The PLC plays set-points of position one host period late,
     # those of force at once.
-    ago, between = divmod(max(sample.age_s / monitor.period_s - forcing, 0.0), 1.0)
-    if not ago + 1 < len(memory.asked):
+    ticks_ago = max(sample.age_s / monitor.period_s - forcing, 0.0)
+    asked = _asked(memory, ticks_ago)
+    if asked is None:
         return None
-    later, earlier = memory.asked[int(ago)], memory.asked[int(ago) + 1]
-    xdd = later[0] + between * (earlier[0] - later[0])
-    wanted_m = later[1] + between * (earlier[1] - later[1])
+    if not forcing:
+        _, wanted_m, moved_m = asked
+        slow_m = SLOW_M_S * monitor.period_s
+        late_ticks = float((wanted_m - sample.setpoint_m) @ moved_m) / (float(moved_m @ moved_m) + slow_m**2)
+        most = LATE_S / monitor.period_s
+        asked = _asked(memory, ticks_ago + min(max(late_ticks, -min(ticks_ago, most)), most)) or asked
+    xdd, wanted_m, _ = asked
     n = len(monitor.drives)
     JT, forces = np.empty((6, n)), np.empty((5, n))
     axis_n = _axis_forces(monitor, sample)
@@ -228,10 +233,19 @@ def observe(
     speed, acceleration = np.abs(forces[RATE]), np.abs(forces[ACCELERATION])
     bounds_n = monitor.bounds[:, 0] + monitor.bounds[:, 1] * speed + monitor.bounds[:, 2] * acceleration
     bounds_n[AXIS] += monitor.dry_n * (1.0 - np.tanh(speed / STICTION_SPEED_M_S))
-    off_m = np.abs(sample.setpoint_m - wanted_m) - OFF_SETPOINT_S * speed
-    played = forcing or bool(off_m.max() < OFF_SETPOINT_M)
+    played = forcing or bool(np.abs(sample.setpoint_m - wanted_m).max() < OFF_SETPOINT_M)
     free = _free(monitor.machine, estimate.pose, monitor.scale)
     return Loads(error_n, bounds_n, JT, free, speed > RUBBING_M_S, played and bool(np.isfinite(xdd).all()))
+
+
+def _asked(memory: Memory, ticks_ago: float) -> tuple[Array, Array, Array] | None:
+    """Acceleration (6,), positions (n,) and what these moved in a tick; None where it was so long ago or never."""
+    ago = int(ticks_ago)
+    if not ago + 1 < len(memory.asked):
+        return None
+    (xdd, position_m), (earlier_xdd, earlier_m) = memory.asked[ago : ago + 2]
+    moved_m, between = position_m - earlier_m, ticks_ago - ago
+    return xdd + between * (earlier_xdd - xdd), position_m - between * moved_m, moved_m
 
 
 def judge(

@@ -39,8 +39,6 @@ def _checked(folder: Path, site: str) -> tuple[System, list[dict[str, Any]]]:
     """A run of the check move against the cell that runs already, and what it found."""
     folder.mkdir()
     with_that_cell = re.sub(r"(\[virtual_cell\].*\nstart = )true", r"\1false", site)
-    # the move itself tells which cell is wrong: what the monitor makes of a new machine must not end it before
-    with_that_cell += '\n[control.monitor]\ncollision = "warn"\n'
     for attempt in range(3):
         system = System(folder / f"{attempt}", "--check-move", "--json", site=with_that_cell)
         system.ends()

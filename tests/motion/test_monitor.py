@@ -1,10 +1,12 @@
 """The monitor against the simulated plant, whose pushes, friction and cells are known, and against its own rules."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.system import World
 from benchmarks.wrench import Sensed
 from controller.motion import monitor
 from controller.motion.monitor import AXIS, CELL, Loads
@@ -76,6 +78,26 @@ def test_nothing_is_seen_where_nothing_is(machine: str, identified: bool) -> Non
     world.rest()
     for output in world.wander(np.random.default_rng(11), 1000):
         assert not output.faults, (output.wrench, output.residual_n)
+
+
+@pytest.mark.parametrize("cycles", [1, 2, 3])
+def test_set_points_that_a_busy_network_delivers_late_are_no_push(cycles: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliver, under_way = World._write, list[list[Any]]()
+    monkeypatch.setattr(World, "_write", lambda _, command: under_way.append([cycles, command]))
+    world = Sensed("6-upru", "trip")
+
+    def cycle() -> None:
+        for waiting in under_way:
+            waiting[0] -= 1
+        while under_way and under_way[0][0] == 0:
+            deliver(world, under_way.pop(0)[1])
+
+    world.watch = cycle
+    world.rest()
+    for output in world.wander(np.random.default_rng(5), 1500):
+        assert not output.faults
+        size_n = monitor.size_of(output.wrench / world.setup.monitor.scale)
+        assert not size_n > world.bounds_n().sum()  # as large for one tick
 
 
 @pytest.mark.parametrize(("collision", "fault", "mode"), [
