@@ -11,6 +11,9 @@ a sine. Times count from the failure, on the clock of the virtual cell, which ru
     mode         the first that it has then; of one that goes on, the last
     –            it did not come to it
     recorded     rows in the recording of the session that failed, of those in the ring
+
+The row "nothing" is what the computer itself does to the control process, for comparison: where it is not ACTIVE at the
+end, the other rows say little. A case that is named several times is done as often.
 """
 
 import asyncio
@@ -285,14 +288,33 @@ def gateway_killed(service: Service, axes: Axes) -> Row:
     service.debian.wait_for(f"test $(systemctl show -P NRestarts {GATEWAY}) -gt 0")
     service.debian.wait(GATEWAY, "running")
     back_s = time.monotonic() - begin_s
-    time.sleep(WATCH_S)
-    mode = service.mode()
-    service.debian.run("systemctl", "stop", CONTROL)
-    acts_ms, stand_ms = axes.stopped_ms(begin_s, begin_s + WATCH_S)
     told = service.journal(r"Failed with result", GATEWAY).partition(": ")[2]
+    return _watched(service, axes, "gateway killed (-9)", begin_s, back_s, told)
+
+
+def undisturbed(service: Service, axes: Axes) -> Row:
+    """Nothing fails: what this computer does to the control process by itself."""
+    service.start()
+    begin_s = time.monotonic()
+    time.sleep(2.0)  # as long as a gateway takes to come back
+    return _watched(service, axes, "nothing", begin_s, np.nan, "")
+
+
+def _watched(service: Service, axes: Axes, what: str, begin_s: float, back_s: float, told: str) -> Row:
+    """What came of something that must not touch the control process, with how late that was meanwhile."""
+    time.sleep(WATCH_S)
+    end_s, mode = time.monotonic(), service.mode()
+    service.debian.run("systemctl", "stop", CONTROL)
+    acts_ms, stand_ms = axes.stopped_ms(begin_s, end_s)
+    names = [channel[0] for channel in service.ring.meta["channels"]]
+    _, rows = service.ring.read(0, service.ring.capacity)
+    at_s = rows[:, names.index("t_s")] + service.ring.meta["started_monotonic_s"]
+    rows = rows[(at_s >= begin_s) & (at_s < end_s)]
+    late_s, age_s = (rows[:, names.index(name)].max(initial=0.0) for name in ("lateness_s", "age_s"))
+    told = f"{told} Ticks up to {1e3 * late_s:.0f} ms late, status up to {1e3 * age_s:.0f} ms old."
     if mode != Mode.ACTIVE.name:
         told += " Control: " + service.journal(f"ACTIVE → |→ {mode}: ").partition("control ")[2]
-    return Row("gateway killed (-9)", acts_ms, stand_ms, back_s, mode, service.recorded(), told)
+    return Row(what, acts_ms, stand_ms, back_s, mode, service.recorded(), told.strip())
 
 
 def disk_full(service: Service, axes: Axes) -> Row:
@@ -327,7 +349,7 @@ def no_priority(service: Service, axes: Axes) -> Row:
     return Row("no priority, no locked memory", np.nan, np.nan, np.nan, "refused", "none", f"not fit: {names}")
 
 
-CASES = (killed, hung, out_of_memory, gateway_killed, disk_full, no_priority)
+CASES = (killed, hung, out_of_memory, gateway_killed, undisturbed, disk_full, no_priority)
 
 
 def show(rows: list[Row], out: IO[str]) -> None:
@@ -348,7 +370,8 @@ def main() -> None:
         return
     if why := missing():
         sys.exit(why)
-    asked = [case for case in CASES if case.__name__ in sys.argv[1:]] or CASES
+    cases = {case.__name__: case for case in CASES}
+    asked = [cases[name] for name in sys.argv[1:]] or CASES  # a name may stand there several times
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="pkm-bench-", dir="/dev/shm") as name:
         folder = Path(name)

@@ -88,6 +88,19 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--self-test", action="store_true", help="drives on at rest, silence: does the PLC stop?")
     doctor.add_argument("--json", action="store_true", help="one JSON array on standard output")
 
+    walk = command("commission", _commission, "from a wired machine to an accepted one, step by step, with a record")
+    walk.add_argument("site", type=Path, metavar="SITE.toml")
+    walk.add_argument("--engineer", default="", metavar="NAME", help="who is responsible: stands in the record")
+    walk.add_argument("--answers", type=Path, metavar="FILE.toml", help="answers beforehand, by the name of a question")
+    walk.add_argument("--yes", action="store_true", help="agree to every question that yes answers, motion too")
+    walk.add_argument("--again", action="append", default=[], metavar="STEP", help="a step that has passed; repeatable")
+    walk.add_argument("--to", default="", dest="last", metavar="STEP", help="go no further than this step")
+    walk.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="of watching the clock, default 10")
+    walk.add_argument("--record", type=Path, metavar="FILE.jsonl", help="another place than beside the recordings")
+    walk.add_argument("--show", action="store_true", help="the steps and what came of them; nothing is done")
+    walk.add_argument("--protocol", type=Path, metavar="FILE.html", help="all has passed: accept, write the protocol")
+    walk.add_argument("--user", default="", metavar="NAME", help="log in; password from PKM_PASSWORD or asked for")
+
     for name, text in (
         ("legs", "CSV poses on standard input to leg lengths, rates and accelerations"),
         ("pose", "CSV leg lengths on standard input to pose, iterations, residual, condition"),
@@ -116,11 +129,16 @@ def _parser() -> argparse.ArgumentParser:
     identify.add_argument("--forces", choices=["cells", "pressures", "drives"], help="default: the first there is")
     identify.add_argument("--period", type=_seconds, metavar="S", help="of a periodic motion, default: looked for")
     identify.add_argument("--cutoff", type=_seconds, metavar="HZ", help="of the filter, default 30")
+    identify.add_argument(
+        "--friction", type=Path, metavar="RECORDING", help="of `pkm excite --friction`: friction first, from it alone"
+    )
     identify.add_argument("--report", type=Path, metavar="FILE.html", help="tables and pictures in one file")
     identify.add_argument("--write", type=Path, metavar="NEW.toml", help="a new machine file with what was identified")
 
     replay = command("replay", _replay, "run a recording through the cycle again, find the first difference")
     replay.add_argument("recording", type=Path, metavar="RECORDING")
+    replay.add_argument("--to", type=_seconds, default=math.inf, dest="last_s", metavar="S", help="last t_s")
+    replay.add_argument("--columns", action="store_true", help="every column that differs, and a hash of all bits")
 
     runs = command("runs", _runs, "recordings: list them, export rows to CSV or Parquet, make whole what a crash left")
     what = runs.add_subparsers(dest="what", required=True, metavar="list|export|recover")
@@ -172,6 +190,26 @@ def _parser() -> argparse.ArgumentParser:
 
     link = command("link", _link, "the address of the operator page, with the token that logs in who can read it")
     link.add_argument("site", type=Path, metavar="SITE.toml")
+
+    config = command("config", _config, "what the configuration of a site was, start after start, and what changed")
+    config.add_argument("site", type=Path, metavar="SITE.toml")
+    what = config.add_subparsers(dest="what", required=True, metavar="history|diff")
+    history = what.add_parser("history", help="what was kept at starts with another configuration, oldest first")
+    history.add_argument("--json", action="store_true", help="as one JSON array")
+    diff = what.add_parser("diff", help="keys that differ, as old → new; exit code 1 if anything does")
+    diff.add_argument("old", nargs="?", default="", metavar="OLD", help="beginning of a hash; default: the newest kept")
+    diff.add_argument("new", nargs="?", default="", metavar="NEW", help="the same; default: the files as they are now")
+
+    backup = command("backup", _backup, "one file with all that a site is: files, users, configuration history")
+    backup.add_argument("site", type=Path, metavar="SITE.toml")
+    backup.add_argument("target", type=Path, metavar="FILE.tar.gz")
+    backup.add_argument("--secrets", action="store_true", help="certificates, their keys and passwords, too")
+    backup.add_argument("--recordings", action="store_true", help="recordings that are not being written, too")
+
+    restore = command("restore", _restore, "bring back what `pkm backup` saved, all of it or nothing")
+    restore.add_argument("source", type=Path, metavar="FILE.tar.gz")
+    restore.add_argument("folder", type=Path, metavar="FOLDER", help="/, or the folder that pkm backup told")
+    restore.add_argument("--over", action="store_true", help="replace files that are there")
 
     for name, call in (("gateway", _gateway), ("broker", _broker)):
         hidden = command(name, call)
@@ -349,6 +387,19 @@ def _doctor(options: Any) -> int:
     return doctor(options.site, options.seconds, options.self_test, options.json, sys.stdout)
 
 
+def _commission(options: Any) -> int:
+    from controller.commands import commission
+
+    logging.basicConfig(level=logging.ERROR)  # what the drivers warn of stands in the steps
+    asked = commission.Options(
+        options.site, options.engineer, options.answers, options.yes, tuple(options.again), options.last,
+        options.seconds, options.record, options.user, options.show,
+    )  # fmt: skip
+    if options.protocol:
+        return commission.accept(asked, options.protocol, _password, sys.stdout)
+    return commission.commission(asked, _password, sys.stdout)
+
+
 def _table(options: Any) -> int:
     from controller.commands import tables
     from controller.lint.geometry import require_sound
@@ -389,7 +440,9 @@ def _identify(options: Any) -> int:
             raise ConfigurationError(f"{target}: there is such a file already, nothing is overwritten")
     from controller.identification import identify
 
-    asked = identify.Options(options.recordings, options.fresh, options.forces, options.period, options.cutoff)
+    asked = identify.Options(
+        options.recordings, options.fresh, options.forces, options.period, options.cutoff, options.friction
+    )
     found = identify.identify(machine, asked)
     identify.report(found, sys.stdout)
     if options.report and found.steps:
@@ -436,18 +489,21 @@ def _plot(options: Any) -> int:
 
 
 def _replay(options: Any) -> int:
-    from controller.commands.replay import replay
+    from controller.commands.replay import compare
 
-    meta, rows = _recording(options.recording)
-    difference = replay(meta, rows, options.recording)
-    if difference is None:
-        print(f"{len(rows)} ticks replayed, no differing bit")  # noqa: T201
-        return 0
-    print(  # noqa: T201
-        f"tick {difference.row} (t = {difference.t_s:.3f} s): {difference.channel} was recorded as "
-        f"{difference.recorded!r} and comes out as {difference.replayed!r}"
-    )
-    return 1
+    found = compare(options.recording, options.last_s)
+    if options.columns:
+        print(f"{found.ticks} ticks replayed, sha256 of all that came out {found.sha256}")  # noqa: T201
+        for name, (ticks, first_t_s, largest) in found.columns.items():
+            print(f"{name}: {ticks} ticks differ, from t = {first_t_s:.3f} s on, by up to {largest:.3g}")  # noqa: T201
+    elif found.first is None:
+        print(f"{found.ticks} ticks replayed, no differing bit")  # noqa: T201
+    else:
+        print(  # noqa: T201
+            f"tick {found.first.row} (t = {found.first.t_s:.3f} s): {found.first.channel} was recorded as "
+            f"{found.first.recorded!r} and comes out as {found.first.replayed!r}"
+        )
+    return int(found.first is not None)
 
 
 def _request(options: Any) -> int:
@@ -532,6 +588,29 @@ def _link(options: Any) -> int:
     if url is None:
         raise ConfigurationError("the gateway serves no operator page: its log says why")
     print(f"{url}/#token={token}")  # noqa: T201
+    return 0
+
+
+def _config(options: Any) -> int:
+    from controller.commands import config
+
+    if options.what == "history":
+        config.show_history(options.site, options.json, sys.stdout)
+        return 0
+    return int(config.show_diff(options.site, options.old, options.new, sys.stdout))
+
+
+def _backup(options: Any) -> int:
+    from controller.commands.backup import backup
+
+    backup(options.site, options.target, options.secrets, options.recordings, sys.stdout)
+    return 0
+
+
+def _restore(options: Any) -> int:
+    from controller.commands.backup import restore
+
+    restore(options.source, options.folder, options.over, sys.stdout)
     return 0
 
 

@@ -29,15 +29,12 @@ from controller.mechanism import kinematics
 from controller.mechanism.model import build, home_pose
 from controller.safety.faults import FAULTS
 from controller.settings import load_machine, load_site
+from controller.units import unit_of
 
 ROOT = Path(__file__).parents[1]
 MACHINES = ROOT / "config" / "machines"
 SITES = sorted((ROOT / "config" / "sites").glob("*.toml"))
 MARKED = re.compile(r"(<!-- (\w+)(?:: ([\w-]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
-UNITS = {
-    "m": "m", "s": "s", "n": "N", "nm": "N m", "rad": "rad", "kg": "kg", "hz": "Hz", "pa": "Pa", "ma": "mA", "mv": "mV",
-    "v": "V", "1": "1", "bytes": "B", "seconds": "s",
-}  # fmt: skip
 
 
 def pages() -> list[Path]:
@@ -99,26 +96,6 @@ def _each(cells: Iterable[str]) -> str:
     """Cells of keys that share a line: once if they are all the same."""
     found = list(cells)
     return found[0] if len(set(found)) == 1 else ", ".join(found)
-
-
-def unit_of(key: str) -> str:
-    """The unit that the suffix of a key says, as in docs/reference/conventions.md; empty where it has none."""
-    unit, over = "", []
-    for part in reversed(key.split("_")):
-        base = re.fullmatch(r"([a-z]+|1)([23]?)", part)
-        if base is None or base[1] not in UNITS:
-            break
-        over.insert(0, UNITS[base[1]] + {"2": "²", "3": "³", "": ""}[base[2]])
-    if not over or len(over) == len(key.split("_")) > 1:
-        return ""
-    if over[-1] == "m²" and len(over) > 1 and over[-2] == "kg":
-        return "kg m²"
-    unit, below = over[0], over[1:]
-    if unit == "N" and below[:1] in (["s"], ["s²"]):  # N s/m
-        unit, below = f"N {below[0]}", below[1:]
-    if unit == "N m" and below[:1] == ["s"]:
-        unit, below = "N m s", below[1:]
-    return unit + ("/" + (below[0] if len(below) == 1 else f"({' '.join(below)})") if below else "")
 
 
 def _is_table(kind: Any) -> bool:

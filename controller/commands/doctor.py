@@ -30,8 +30,8 @@ from controller.gateway.mqtt import credentials
 from controller.gateway.mqtt.client import in_words
 from controller.records import Array, AxisMode, Command, Sample
 from controller.service import computer, realtime
-from controller.service.app import sole_controller
 from controller.service.computer import Finding
+from controller.service.sole import sole_controller
 from controller.settings import SiteFiles, load_site
 from drivers.ads import AdsDriver, split_address
 from drivers.exchange import PlcState

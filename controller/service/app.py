@@ -7,12 +7,10 @@ import math
 import secrets
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +24,7 @@ from controller.records import Array, Fault, Mode, Output, Request, RequestKind,
 from controller.ring import RingWriter
 from controller.safety.faults import describe
 from controller.safety.supervisor import explain
-from controller.service import computer, loop, realtime
+from controller.service import computer, history, loop, realtime
 from controller.service.check_move import CheckError, CheckMove
 from controller.service.children import Child, how_it_ended
 from controller.service.demo import demonstrate
@@ -34,6 +32,7 @@ from controller.service.mailbox import NOTHING, Mailbox
 from controller.service.notify import Notifier
 from controller.service.operator import Operator
 from controller.service.sensors import Sensors
+from controller.service.sole import sole_controller
 from controller.service.statistics import Histogram, RootMeanSquare
 from controller.service.stream import StreamReceiver
 from controller.settings import SiteFiles
@@ -120,6 +119,8 @@ def _run(
     check = CheckMove(files, fittings, setup) if check_move else None
     started_s, started_unix_s = time.monotonic(), time.time()
     session = f"{datetime.fromtimestamp(started_unix_s, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    configuration = history.texts(files)
+    history.keep(site, configuration, started_unix_s)
     columns = channels(len(machine.leg), list(site.sensors), site.stream is not None)
     ring = RingWriter(
         Path(site.ring.path),
@@ -137,7 +138,7 @@ def _run(
             "sensors": list(site.sensors),
             "limits": setup.limits.told(),
             "channels": [list(channel) for channel in columns],
-            "configuration_sha256": sha256(_configuration(files, fittings)).hexdigest(),
+            "configuration_sha256": history.digest(configuration),
             "machine_toml": files.machine_text,
             "site_toml": files.site_text,
             "tracks": files.track_texts,
@@ -168,12 +169,6 @@ def _run(
     if check and (wrong := check.failure()):
         raise CheckError(wrong, summary)
     return summary
-
-
-def _configuration(files: SiteFiles, fittings: Fittings) -> bytes:
-    """Everything that the run depends on, for the hash that tells two configurations apart."""
-    profiles = msgspec.json.encode(fittings.profiles, order="sorted")
-    return files.site_text.encode() + files.machine_text.encode() + profiles
 
 
 @contextmanager
@@ -439,37 +434,6 @@ def _wait_for_devices(driver: AdsDriver, sensors: Sensors, site: schema.Site, ch
         if driver.hung or time.monotonic() > end_s:
             raise DeviceError("; ".join(missing) if driver.is_up else driver.message)
         time.sleep(0.02)
-
-
-@contextmanager
-def sole_controller(ads: schema.Ads) -> Generator[None]:
-    """Be the one controller of this PLC: TwinCAT keeps one connection per host, so a second one would take it away.
-
-    The lock is the name of an abstract socket: no file of another user in the way, and gone with the process.
-
-    Raises:
-        ConfigurationError: another process is; says which.
-    """
-    name = f"\0pkm {ads.ams_net_id} {ads.address}"[:100]
-    with socket.socket(socket.AF_UNIX) as lock:
-        try:
-            lock.bind(name)
-        except OSError:
-            raise ConfigurationError(
-                f"ads.address: another controller, process {_holder(name) or 'unknown'}, drives the PLC at "
-                f"{ads.address} already"
-            ) from None
-        lock.listen()
-        yield
-
-
-def _holder(name: str) -> int:
-    """The process that listens at an abstract socket; 0 where it cannot be told."""
-    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-        probe.settimeout(0.1)
-        probe.connect(name)
-        return struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-    return 0
 
 
 def _require_free_ports(site: schema.Site) -> None:

@@ -5,8 +5,10 @@ umask 022
 
 usage() {
     cat <<'END'
-install.sh [install] [--wheels FOLDER]   install this release, or upgrade to it; with a folder made by `make wheels`
-                                         no network is needed
+install.sh [install] [--wheels FOLDER] [--accept-differences]
+                                         install this release, or upgrade to it; with a folder made by `make wheels`
+                                         no network is needed. Before an upgrade both releases replay the newest
+                                         recordings; where they differ, the old one stays unless differences are accepted
 install.sh rollback                      back to the release before
 install.sh uninstall [--purge]           remove everything; with --purge site files and recordings, too
 
@@ -80,8 +82,17 @@ switch_to() { # version
     fi
 }
 
+# Do the release that goes and the one that comes decide the same on what was recorded here?
+replay_before() { # version that comes
+    local old recordings=$data/recordings
+    test -L $opt/current && old=$(readlink $opt/current) && test "$old" != "$1" && test -d $recordings || return 0
+    echo "Replaying the newest recordings with version $old and version $1 ..."
+    (cd / && CACHE_DIRECTORY=/var/cache/pkm nice -n 19 runuser -u pkm -- \
+        "$opt/$1/share/deploy/install/compare.sh" "$opt/$old/bin/pkm" "$opt/$1/bin/pkm" $recordings)
+}
+
 install_release() {
-    local wheels=$1 version wheel='' content folder python=python3
+    local wheels=$1 accept=$2 version wheel='' content folder python=python3
     test "$(id -u)" = 0 || refuse "must be run as root"
     command -v systemctl >/dev/null && command -v systemd-sysusers >/dev/null || refuse "systemd is not installed here"
     $python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || refuse "Python 3.11 or later is needed: apt install python3"
@@ -114,6 +125,11 @@ install_release() {
         install -d "$folder/share"
         cp -r --no-preserve=ownership "$here/config" "$here/deploy" "$folder/share/"
         echo "$content" >"$folder/.complete"
+    fi
+    if ! replay_before "$version"; then
+        test -n "$accept" || refuse "version $version decides otherwise than the one in use, which stays; \
+--accept-differences installs it all the same"
+        echo "The differences are accepted."
     fi
     switch_to "$version"
     if ! test -e "$folder/.compiled"; then
@@ -167,7 +183,7 @@ uninstall() {
 }
 
 main() {
-    local what=install wheels='' purge=''
+    local what=install wheels='' purge='' accept=''
     case ${1:-} in
     install | rollback | uninstall) what=$1 && shift ;;
     esac
@@ -176,6 +192,10 @@ main() {
         --wheels)
             test "$what" = install && test $# -ge 2 || refuse "--wheels FOLDER belongs to install"
             wheels=$2 && shift
+            ;;
+        --accept-differences)
+            test "$what" = install || refuse "--accept-differences belongs to install"
+            accept=yes
             ;;
         --purge)
             test "$what" = uninstall || refuse "--purge belongs to uninstall"
@@ -187,7 +207,7 @@ main() {
         shift
     done
     case $what in
-    install) install_release "$wheels" ;;
+    install) install_release "$wheels" "$accept" ;;
     rollback) rollback ;;
     uninstall) uninstall "$purge" ;;
     esac

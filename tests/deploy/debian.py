@@ -137,8 +137,8 @@ def _leader(nspawn: "subprocess.Popen[bytes]") -> int:
     raise AssertionError("no systemd in the container")
 
 
-def release(folder: Path, version: str | None = None) -> Path:
-    """What is carried to a control PC: config, deploy and wheels; as another version if told."""
+def release(folder: Path, version: str | None = None, more: str = "") -> Path:
+    """What is carried to a control PC: config, deploy and wheels; as another version, with more in its cycle."""
     folder.mkdir()
     for name in ("config", "deploy"):
         shutil.copytree(ROOT / name, folder / name)
@@ -146,14 +146,14 @@ def release(folder: Path, version: str | None = None) -> Path:
     wheels.mkdir()
     for wheel in WHEELS.glob("*.whl"):
         if version and wheel.name.startswith("pkm_controller-"):
-            _as_version(wheel, wheels, version)
+            _as_version(wheel, wheels, version, more)
         else:
             shutil.copy(wheel, wheels)
     return folder
 
 
-def _as_version(wheel: Path, folder: Path, version: str) -> None:
-    """The same wheel under another version."""
+def _as_version(wheel: Path, folder: Path, version: str, more: str) -> None:
+    """The same wheel under another version, with something appended to its cycle."""
     old = wheel.name.split("-")[1]
     with zipfile.ZipFile(wheel) as given, zipfile.ZipFile(folder / wheel.name.replace(old, version), "w") as made:
         for item in given.infolist():
@@ -162,6 +162,8 @@ def _as_version(wheel: Path, folder: Path, version: str) -> None:
                 data = re.sub(rb",sha256=[^,]*,\d+", b",,", data).replace(f"-{old}.".encode(), f"-{version}.".encode())
             elif name.endswith("/METADATA") or name == "controller/__init__.py":
                 data = data.replace(old.encode(), version.encode())
+            elif name == "controller/cycle.py":
+                data += more.encode()
             made.writestr(name, data)
 
 

@@ -19,6 +19,15 @@ SITE = "/etc/pkm/sites/test.toml"
 INSTALL = "deploy/install/install.sh"
 CONTROL, GATEWAY = "pkm-control@test", "pkm-gateway@test"
 PROGRAM = "/opt/pkm/current/bin/pkm"
+OTHER = """
+
+_same = cycle
+
+
+def cycle(setup, state, sample, request):
+    state, output = _same(setup, state, sample, request)
+    return state, replace(output, left_s=output.left_s + 1e-6)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +36,9 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Debian]:
         pytest.fail(why)
     folder = tmp_path_factory.mktemp("releases")
     first, second = release(folder / "first"), release(folder / "second", "0.9.0")
-    with booted((first, "/release/first"), (second, "/release/second")) as machine:
+    third = release(folder / "third", "0.9.1", OTHER)
+    mounts = [(path, f"/release/{path.name}") for path in (first, second, third)]
+    with booted(*mounts) as machine:
         yield machine
 
 
@@ -141,6 +152,7 @@ def test_upgrade_and_rollback_keep_what_was_changed_here(debian: Debian, cell: N
     debian.sh("mkdir -p /opt/pkm/0.9.0 && touch /opt/pkm/0.9.0/half")  # an interrupted installation
     told = debian.run(f"/release/second/{INSTALL}", "--wheels", "/release/second/wheels")
     assert f"systemctl restart {CONTROL}.service" in told
+    assert f"with version {first} and version 0.9.0" in told and "no difference, " in told
     assert debian.property(CONTROL, "SubState") == "running", "nothing that moves is touched"
     assert debian.run("pkm", "--version").split() == ["pkm", "0.9.0"]
     assert debian.run("readlink", "/opt/pkm/previous").strip() == first
@@ -153,6 +165,29 @@ def test_upgrade_and_rollback_keep_what_was_changed_here(debian: Debian, cell: N
     debian.run("systemctl", "restart", CONTROL)
     assert mode(debian) == "OFF"
     assert "0.9.0" in debian.run(f"/opt/pkm/current/share/{INSTALL}", "rollback"), "and forth again"
+
+
+def test_a_release_that_decides_otherwise_comes_only_when_told(debian: Debian) -> None:
+    debian.run("systemctl", "stop", CONTROL)
+    told = debian.run(f"/release/third/{INSTALL}", "--wheels", "/release/third/wheels", code=2)
+    assert "they differ" in told and "left_s: " in told and "by up to 1e-06" in told
+    assert "version 0.9.1 decides otherwise than the one in use, which stays" in told
+    assert debian.run("pkm", "--version").split() == ["pkm", "0.9.0"]
+    told = debian.run(f"/release/third/{INSTALL}", "--wheels", "/release/third/wheels", "--accept-differences")
+    assert "The differences are accepted." in told
+    assert debian.run("pkm", "--version").split() == ["pkm", "0.9.1"]
+
+
+def test_a_backup_brings_a_site_back_with_its_owners(debian: Debian) -> None:
+    debian.sh("sed -i 's|^users = .*|users = \"/var/lib/pkm/users.toml\"|' " + SITE)
+    debian.sh(f"echo 'a long password' | runuser -u pkm -- {PROGRAM} user add {SITE} anna")
+    archive = "/var/lib/pkm/test.tar.gz"
+    assert "pkm restore /var/lib/pkm/test.tar.gz /\n" in pkm(debian, "backup", SITE, archive)
+    look = f"stat -c '%U %G %a' {SITE} /var/lib/pkm/users.toml; stat -c '%U %G' /var/lib/pkm/recordings/configurations"
+    before_loss = debian.sh(look)
+    debian.sh(f"rm -r {SITE} /var/lib/pkm/users.toml /var/lib/pkm/recordings/configurations")
+    debian.run("pkm", "restore", archive, "/")
+    assert debian.sh(look) == before_loss and "pkm pkm 600\npkm pkm\n" in before_loss
 
 
 def test_uninstall_leaves_data_unless_told_and_then_nothing(debian: Debian) -> None:

@@ -61,8 +61,17 @@ def test_the_program_is_given_the_time_it_takes_to_stop() -> None:
     assert float(control["TimeoutStopSec"][0].removesuffix("s")) > LONGEST_END_TICKS / 100.0 + 2.0
     assert control["RestartPreventExitStatus"] == ["2"]
     assert "MemoryDenyWriteExecute" not in control, "numba could not be imported"
-    for key in ("User", "RuntimeDirectory", "StateDirectory", "WorkingDirectory"):
+    for key in ("User", "RuntimeDirectory", "StateDirectory", "WorkingDirectory", "Slice"):
         assert control[key] == section(GATEWAY, "Service")[key], "both processes meet in these"
+
+
+def test_the_control_process_goes_ahead_of_its_gateway_and_of_everything_else() -> None:
+    control, gateway = section(CONTROL, "Service"), section(GATEWAY, "Service")
+    usual = 100  # of units and slices that say nothing
+    for weight in ("CPUWeight", "IOWeight"):
+        assert int(control[weight][0]) > usual > int(gateway[weight][0])
+    assert control["Slice"] == ["system.slice"], "in the slice of a template weights count among its instances alone"
+    assert int(control["Nice"][0]) < 0 < int(gateway["Nice"][0])
 
 
 # ---------------------------------------------------------------- what the manager hears
