@@ -16,6 +16,7 @@ from controller.identification.excite import write
 from controller.identification.measurements import turns_per_m
 from controller.mechanism import kinematics
 from controller.mechanism.model import build, home_pose
+from controller.motion.feedforward import leg_demand
 from controller.records import Array, Mode, RequestKind
 from controller.settings import load_site
 from controller.state import initial_state, prepare
@@ -34,7 +35,7 @@ class Measured(NamedTuple):
     pose: Array  # the plant's true one
     reference: Array
     following_error_m: Array
-    model_n: Array  # what the controller's model says of the drives, rotor and friction included
+    model_n: Array  # what the controller's model says of the drives at the reference, rotor and friction included
 
 
 def csv_of(states: States, repeats: int = 1) -> str:
@@ -67,6 +68,7 @@ class Cell(World):
     def play(self) -> Measured:
         """Ready, go to where the track begins, and follow it."""
         rows: list[list[Array]] = []
+        untwisted = np.zeros(len(self.setup.drives))
         ticks: list[int] = []
 
         def step() -> Any:
@@ -80,7 +82,7 @@ class Cell(World):
             rows.append([
                 self.read_before["position_m"][:n].copy(), self.read_before["force_n"][:n].copy(), *sensors,
                 self.pose_before, output.reference.pose.copy(), output.following_error_m.copy(),
-                output.command.force_n.copy(),
+                leg_demand(self.setup.machine, self.setup.drives, output.reference, untwisted).axis_n,
             ])  # fmt: skip
             ticks.append(self.tick)
 

@@ -97,20 +97,19 @@ def parameters_of(machine: schema.Machine, cell: bool) -> Parameters:
     return Parameters(tuple(names), p, np.array(spread), T, _rounded(held - T @ p, held), each_leg, tuple(places))
 
 
-def without_bodies(parameters: Parameters) -> Parameters:
-    """Friction and rotors alone, the bodies held at what they are."""
+def without(parameters: Parameters, held: list[Place]) -> Parameters:
+    """Those that are left when some places are held at what they are."""
     keep = np.zeros(len(parameters.names), np.bool_)
     places = list[Place]()
     for place in parameters.places:
-        if not place.body:
-            at = int(keep.sum())
-            places.append(place._replace(at=slice(at, at + 1)))
+        if place not in held:
+            at, width = int(keep.sum()), place.at.stop - place.at.start
+            places.append(place._replace(at=slice(at, at + width)))
             keep[place.at] = True
     names = tuple(name for name, kept in zip(parameters.names, keep, strict=True) if kept)
-    held = parameters.held + parameters.T[:, ~keep] @ parameters.values[~keep]
     return parameters._replace(
-        names=names, values=parameters.values[keep], spread=parameters.spread[keep], T=parameters.T[:, keep], held=held,
-        places=tuple(places),
+        names=names, values=parameters.values[keep], spread=parameters.spread[keep], T=parameters.T[:, keep],
+        held=parameters.held + parameters.T[:, ~keep] @ parameters.values[~keep], places=tuple(places),
     )  # fmt: skip
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import scipy.optimize as _optimize  # pyright: ignore[reportMissingTypeStubs]
 
 from controller.identification.bodies import Place, bodies, from_pseudo_inertia, pseudo_inertia
-from controller.identification.fit import Fit, Problem
+from controller.identification.fit import Fit
+from controller.identification.problem import Problem
 from controller.records import Array
 
 optimize: Any = _optimize  # ships no types

@@ -7,14 +7,15 @@ still says something new is taken. Each pass over the data goes on from the para
   the usual is replaced by the model; where the filter would see much of that, no row is taken.
 * Every leg is weighted by its noise and the error of the model, which is taken for the same in all legs but such as
   are far worse than the others.
-* Rows are folded into one triangular matrix (QR); the delay of forces behind positions is one more column.
+* Rows are folded into one triangular matrix (QR); the delay of forces behind positions, and the zero error of each
+  load cell, are columns beside those of the model.
 * Solved is by singular values, in units of what the machine file leaves open: a direction in which the data know less
   than the file stays at the file, all others are the data's alone.
 * Standard errors are those of residuals that remember (an autoregression of each leg) and that legs share (covariance
   of what the autoregressions leave).
 
 b            base parameters          W  columns (N, n, b)     r  measured minus modelled force (N, n)
-beta         values of them           R  triangular, of weighted [W, delays of n legs, forces]
+beta         values of them           R  triangular, of weighted [W, delay, z zeros, forces]
 """
 
 import itertools
@@ -24,52 +25,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg as _linalg  # pyright: ignore[reportMissingTypeStubs]
-import scipy.ndimage as _ndimage  # pyright: ignore[reportMissingTypeStubs]
 import scipy.signal as _signal  # pyright: ignore[reportMissingTypeStubs]
 
-from controller import schema
 from controller.errors import ConfigurationError
-from controller.identification import signals
-from controller.identification.base_parameters import (
-    Base,
-    States,
-    axis_positions,
-    base_parameters,
-    coordinates,
-    random_states,
-)
-from controller.identification.bodies import Parameters, parameters_of
+from controller.identification.look import Look, Prepared, look, prepare_window
+from controller.identification.problem import Problem
 from controller.identification.signals import Flags, Window
-from controller.mechanism import regressor
-from controller.mechanism.drive import EFFICIENCY, build_drives
-from controller.mechanism.layout import EFFICIENCY as SCREW_EFFICIENCY
-from controller.mechanism.layout import Mechanism
-from controller.mechanism.leg import STICTION_SPEED_M_S
-from controller.mechanism.model import build
 from controller.records import Array
 
 linalg: Any = _linalg  # ship no types
 signal: Any = _signal
-ndimage: Any = _ndimage
 
-ROUNDING = 1e-12  # of what the file leaves open of a parameter
 OUTLIER = 6.0  # robust standard deviations of the unfiltered residual
-TRUST = 0.7  # share of what the filter sees that must be measured
-RUBBING_M_S = 2.0 * STICTION_SPEED_M_S  # below it, dry friction of a real leg is not what the model's smooth step says
-SMEARED = 0.5  # periods of the cut-off beside a reversal in which the filter still sees it
-MOVING_M_S = 1e-3  # a row counts if a leg is faster
 DELAY_S = 5e-3  # spread of what is not known of the delay
 MOST_DELAY_S = 0.05
-# Rows are taken so seldom that half their rate is the cut-off over this: filtered noise is white again then, and
-# nothing that is slow is lost
-WHITE = 1.15
+STABLE = 0.98  # largest root of an autoregression: more would be no noise that fades
 MEMORY = 6  # rows back that the autoregression of a residual looks
 FEWEST, MOST = 5, 12  # passes; the first of them without autoregression
 COLOURED_FROM = 3  # pass
 ALIKE = 3.0  # a leg whose residual is larger than so many times that of the middle one is worse than the others
 DONE = 0.02  # of a standard error, that no parameter changes any more
-PILOT_NUMBERS = 8_000_000  # of the columns of the first windows, which are kept; of longer data all passes but the
-# last two see these alone
+# Of the columns of the first windows, which are kept. Of longer data all passes but the last see these alone: what is
+# not linear (delay, outliers, weights, memory of the noise) a quarter of an hour tells well enough
+PILOT_NUMBERS = 8_000_000
 SAMPLE = 50_000  # unfiltered residuals kept for their median
 MAD = 1.4826  # standard deviation over the median of the absolute values, of a normal distribution
 FOLD_ROWS = 256  # at once: so few stay in the cache, and are not worth threads that wait for each other
@@ -82,18 +60,6 @@ class NothingToldError(ConfigurationError):
     """No data are left that tell anything."""
 
 
-class Problem(NamedTuple):
-    """What is identified of a machine, and from which forces."""
-
-    machine: schema.Machine
-    mechanism: Mechanism
-    cell: bool
-    parameters: Parameters
-    base: Base
-    prior: Array  # (b,) base parameters of the machine file
-    open_: Array  # (b, b) covariance of what the file leaves open
-
-
 class Fit(NamedTuple):
     """What the data say."""
 
@@ -101,9 +67,11 @@ class Fit(NamedTuple):
     covariance: Array  # (b, b)
     error: Array  # (b,) standard errors
     determined: Flags  # (b,)
-    strengths: Array  # (b + 1,) singular values: how much better than the file the data know each direction, and delay
+    strengths: Array  # (b + 1 + z,) singular values: how much better than the file the data know each direction
     delay_s: float
     delay_error_s: float
+    zero_n: Array  # (n,) what each leg's reading is too much; 0 where it is not looked for
+    zero_error_n: Array  # (n,)
     coefficients: Array  # (n, MEMORY) autoregression of the filtered residuals
     sigma_n: Array  # (n,) standard deviation of the filtered residual
     noise_n: Array  # (n,) of a single reading, without what the filter lets through
@@ -113,175 +81,6 @@ class Fit(NamedTuple):
     outliers: int
     resting: int  # rows at rest
     passes: int
-
-
-def prepare(
-    machine: schema.Machine, cell: bool, parameters: Parameters | None = None, loads_of: schema.Machine | None = None
-) -> Problem:
-    """Base parameters for load cells (cell) or for axes; `parameters` if others are to be identified than all,
-    `loads_of` another machine that loads the seals.
-
-    Raises:
-        ConfigurationError: if hardly any pose is inside the strokes.
-    """
-    found, mechanism = parameters or parameters_of(machine, cell), build(loads_of or machine)
-    W, _ = full_columns(machine, mechanism, found, cell, random_states(machine))
-    base = base_parameters(W.reshape(-1, W.shape[2]))
-    open_ = (base.B * found.spread**2) @ base.B.T
-    prior = base.B @ found.values
-    prior = np.where(np.abs(prior) > ROUNDING * np.sqrt(np.diagonal(open_)), prior, 0.0)
-    return Problem(machine, mechanism, cell, found, base, prior, open_)
-
-
-# ---------------------------------------------------------------- columns
-
-
-def full_columns(
-    machine: schema.Machine, mechanism: Mechanism, parameters: Parameters, cell: bool, states: States
-) -> tuple[Array, Array]:
-    """Columns (N, n, m) of all parameters and the forces (N, n) that none of them causes.
-
-    Raises:
-        ConfigurationError: at a singular pose.
-    """
-    N, n, sets = len(states.x), len(mechanism.legs), len(mechanism.legs) if parameters.each_leg else 1
-    width = regressor.PLATFORM_WIDTH + sets * regressor.LEG_WIDTH
-    Y, Y_cell, known = np.empty((N, n, width)), np.empty((N, n, width)), np.empty((N, n))
-    if regressor.regressor_batch(mechanism, *states, np.zeros_like(states.x), Y, Y_cell, known):
-        raise ConfigurationError("the mechanism is singular at one of these poses, no forces exist")
-    if cell:
-        return Y_cell @ parameters.T[:width], Y_cell @ parameters.held[:width] + known
-    columns, constant = Y @ parameters.T[:width], Y @ parameters.held[:width] + known
-    _, qd, qdd = axis_positions(mechanism, states)
-    passed = _passed(machine, mechanism, columns @ parameters.values + constant, qd)
-    columns, constant = columns * passed[:, :, None], constant * passed
-    own = np.stack([qdd, np.tanh(qd / STICTION_SPEED_M_S), qd], axis=2)
-    for i in range(n):
-        rows = slice(width + 3 * i, width + 3 * i + 3) if sets > 1 else slice(width, width + 3)
-        columns[:, i] += own[:, i] @ parameters.T[rows]
-        constant[:, i] += own[:, i] @ parameters.held[rows]
-    return columns, constant
-
-
-def _passed(machine: schema.Machine, mechanism: Mechanism, force: Array, rate: Array) -> Array:
-    """What the drives must put in for each newton, their efficiency being that of the file: more when they drive."""
-    efficiency = build_drives(machine)[:, EFFICIENCY] * np.where(
-        mechanism.legs[:, SCREW_EFFICIENCY] > 0.0, mechanism.legs[:, SCREW_EFFICIENCY], 1.0
-    )
-    driving = np.tanh(np.sign(force) * rate / STICTION_SPEED_M_S)
-    return 0.5 * (1.0 / efficiency + efficiency + driving * (1.0 / efficiency - efficiency))
-
-
-def columns(problem: Problem, states: States) -> tuple[Array, Array]:
-    """Columns W (N, n, b) of the base parameters, and the forces (N, n) that none of them causes."""
-    W, constant = full_columns(problem.machine, problem.mechanism, problem.parameters, problem.cell, states)
-    return W[:, :, problem.base.columns], constant
-
-
-# ---------------------------------------------------------------- one pass
-
-
-class Prepared(NamedTuple):
-    """A window with all of it that no parameter changes."""
-
-    window: Window
-    filter_: signals.Filter
-    W: Array  # (N, n, b)
-    constant: Array  # (N, n)
-    filtered: Array  # (k, n, b) of W, the rows taken
-    taken: slice  # of the core
-    moving: Flags  # (N,)
-    rubs: Flags  # (N, n) dry friction may have any sign
-    shared: Array | None  # (N, n, n) what of axis forces moves the platform, where legs outnumber freedoms
-
-
-class Look(NamedTuple):
-    """A window as a pass sees it, every so many rows of its core."""
-
-    W: Array  # (k, n, b) filtered
-    slope: Array  # (k, n) minus the rate of the modelled force, filtered: a unit of delay
-    r: Array  # (k, n) filtered residual
-    use: Flags  # (k, n)
-    raw: Array  # (core, n) residual as measured, NaN where it is none
-    high: Array  # (core, n) of it, what the filter takes away
-    outliers: int
-    resting: int
-
-
-def prepare_window(problem: Problem, window: Window, cutoff_hz: float | None) -> Prepared:
-    """Motion and columns of a window."""
-    filter_ = signals.filter_of(window, cutoff_hz)
-    cutoff_hz = filter_.cutoff_hz
-    states = signals.motion(problem.mechanism, window, filter_)
-    W, constant = columns(problem, states)
-    _, qd, _ = axis_positions(problem.mechanism, states)
-    rubs = np.zeros(qd.shape, np.bool_) if problem.cell else _near_reversals(qd, window, cutoff_hz)
-    shared = _shared(problem.mechanism, window.u) if qd.shape[1] > window.u.shape[1] else None
-    if shared is not None:
-        W, constant = shared @ W, (shared @ constant[:, :, None])[:, :, 0]
-        rubs = np.repeat(rubs.any(axis=1, keepdims=True), qd.shape[1], axis=1)
-    stride = math.ceil(WHITE / (2.0 * cutoff_hz * window.step_s))
-    taken = slice(window.core.start, window.core.stop, stride)
-    moving = np.abs(qd).max(axis=1) > MOVING_M_S
-    return Prepared(window, filter_, W, constant, filter_(W)[taken], taken, moving, rubs, shared)
-
-
-def _near_reversals(qd: Array, window: Window, cutoff_hz: float) -> Flags:
-    """Where a leg (N, n) turns round, as wide as the filter smears it."""
-    slow = np.abs(qd) < RUBBING_M_S
-    slow[1:] |= np.signbit(qd[1:]) != np.signbit(qd[:-1])
-    rows = 2 * round(SMEARED / (cutoff_hz * window.step_s)) + 1
-    mode = "wrap" if window.periods else "nearest"
-    return ndimage.maximum_filter1d(slow, rows, axis=0, mode=mode)
-
-
-def _shared(mechanism: Mechanism, u: Array) -> Array:
-    """Projection (N, n, n) of axis forces to those of least norm that move the platform in the same way: what legs do
-    against each other no model knows."""
-    rates = np.zeros((len(u), len(mechanism.legs), u.shape[1]))
-    for j in range(u.shape[1]):
-        unit = np.zeros_like(u)
-        unit[:, j] = 1.0
-        _, rates[:, :, j], _ = axis_positions(mechanism, coordinates(mechanism, u, unit, np.zeros_like(u)))
-    return rates @ np.linalg.pinv(rates)
-
-
-def modelled(given: Prepared, beta: Array) -> Array:
-    """Forces (N, n) of these parameters."""
-    return given.W @ beta + given.constant
-
-
-def measured(given: Prepared, delay_s: float) -> Array:
-    """Forces (N, n) as far as a model can know them, at the time of the positions."""
-    force = signals.delayed(given.window, delay_s)
-    return force if given.shared is None else (given.shared @ force[:, :, None])[:, :, 0]
-
-
-def valid(given: Prepared) -> Flags:
-    """Whether these are measurements (N, n)."""
-    flags = given.window.valid
-    return flags if given.shared is None else np.repeat(flags.all(axis=1, keepdims=True), flags.shape[1], axis=1)
-
-
-def look(given: Prepared, beta: Array, delay_s: float, most_n: Array) -> Look:
-    """Residuals and columns of a window at these parameters; residuals above most_n (n,) are outliers."""
-    window, filter_, taken = given.window, given.filter_, given.taken
-    force = modelled(given, beta)
-    r = measured(given, delay_s) - force
-    known = valid(given) & ~given.rubs
-    outlier = known & (np.abs(r) > most_n)
-    good = known & ~outlier
-    raw = np.where(good, r, math.nan)[window.core]
-    r = np.where(good, r, 0.0)
-    smooth, h = filter_(r), window.step_s
-    wrapped = np.concatenate([force[-1:], force, force[:1]]) if window.periods else force
-    slope = -np.gradient(wrapped, h, axis=0)
-    slope = filter_(slope[1:-1] if window.periods else slope)
-    use = (filter_(good.astype(np.float64)) > TRUST) & given.moving[:, None]
-    return Look(
-        given.filtered, slope[taken], smooth[taken], use[taken], raw, (r - smooth)[window.core],
-        int(np.count_nonzero(outlier[window.core])), int(np.count_nonzero(~given.moving[window.core])),
-    )  # fmt: skip
 
 
 class Noise(NamedTuple):
@@ -295,10 +94,11 @@ class Noise(NamedTuple):
 class Sums:
     """What a pass adds up; its size does not depend on the number of rows."""
 
-    def __init__(self, b: int, noise: Noise) -> None:
+    def __init__(self, width: int, noise: Noise) -> None:
+        """Width of [W, delay, zeros]."""
         n = len(noise.sigma)
-        self.R = np.zeros((0, b + n + 1))
-        self.meat = np.zeros((b + 1, b + 1))  # covariance of W^T r
+        self.R = np.zeros((0, width + 1))
+        self.meat = np.zeros((width, width))  # covariance of [W, delay, zeros]^T r
         self.taken = self.instants = self.outliers = self.resting = 0
         self.lagged = np.zeros((2, n, MEMORY + 1))  # sums of products of residuals so many rows apart; their number
         self.products = np.zeros((2, n, n))  # likewise of innovations
@@ -307,22 +107,22 @@ class Sums:
         self.sample: list[Array] = []
         self._noise, self._sampled = noise, 0
 
-    def add(self, given: Prepared, seen: Look, beta: Array) -> None:
-        """One more window."""
-        n, b = seen.r.shape[1], len(beta)
+    def add(self, given: Prepared, seen: Look, beta: Array, zero_n: Array) -> None:
+        """One more window, seen at these parameters."""
         self.outliers, self.resting = self.outliers + seen.outliers, self.resting + seen.resting
         self.taken += int(seen.use.sum())
         self.instants += int(seen.use.any(axis=1).sum())
         self._residuals(given, seen)
-        columns_ = np.concatenate([seen.W, seen.slope[:, :, None]], axis=2)
-        columns_ = np.where(seen.use[:, :, None], columns_ / self._noise.sigma[:, None] ** 2, 0.0)
-        coloured = np.stack(
-            [signal.lfilter([1.0], [1.0, *-self._noise.coefficients[i]], columns_[:, i], axis=0) for i in range(n)], 1
-        )
+        A = np.concatenate([seen.W, seen.slope[:, :, None], seen.zeros], axis=2)
+        weighted = np.where(seen.use[:, :, None], A / self._noise.sigma[:, None] ** 2, 0.0)
+        coloured = np.stack([
+            signal.lfilter([1.0], [1.0, *-coefficients], weighted[:, i], axis=0)
+            for i, coefficients in enumerate(self._noise.coefficients)
+        ], 1)  # fmt: skip
         self.meat += np.einsum("kib,ij,kjc->bc", coloured, self._noise.innovations, coloured, optimize=True)
-        A = np.concatenate([seen.W, np.zeros((len(seen.r), n, n)), (seen.r + seen.W @ beta)[:, :, None]], axis=2)
-        A[:, range(n), range(b, b + n)] = seen.slope
-        self.R = fold(self.R, (A / self._noise.sigma[:, None])[seen.use])
+        force = seen.r + seen.W @ beta + seen.zeros @ zero_n[: seen.zeros.shape[2]]
+        whole = np.concatenate([A, force[:, :, None]], axis=2)
+        self.R = fold(self.R, (whole / self._noise.sigma[:, None])[seen.use])
 
     def _residuals(self, given: Prepared, seen: Look) -> None:
         window = given.window
@@ -373,13 +173,16 @@ def _whitened(r: Array, use: Flags, coefficients: Array) -> tuple[Array, Flags]:
 
 def autoregression(lagged: Array) -> Array:
     """Coefficients (n, MEMORY) from the sums of products (2, n, MEMORY + 1), by the equations of Yule and Walker."""
-    covariance = lagged[0] / np.maximum(lagged[1], 1.0)
-    found = np.zeros((len(covariance), MEMORY))
-    for i, row in enumerate(covariance):
-        if row[0] > 0.0:
-            # tapered, so that the matrix is positive whatever gaps there are
-            tapered = row * (1.0 - np.arange(MEMORY + 1) / (8.0 * MEMORY)) ** 0.5
-            found[i] = linalg.solve_toeplitz(tapered[:-1], tapered[1:])
+    found = np.zeros((lagged.shape[1], MEMORY))
+    taper = (1.0 - np.arange(MEMORY + 1) / (8.0 * MEMORY)) ** 0.5
+    for i, (product, number) in enumerate(zip(*lagged, strict=True)):
+        # means over what pairs there are need not be those of any process where gaps are many; sums with zeros in the
+        # gaps always are, but remember less
+        for row in (product / np.maximum(number, 1.0), product):
+            if row[0] > 0.0:
+                found[i] = linalg.solve_toeplitz((taper * row)[:-1], (taper * row)[1:])
+            if np.abs(np.roots([1.0, *-found[i]])).max(initial=0.0) < STABLE:
+                break
     return found
 
 
@@ -387,12 +190,12 @@ def autoregression(lagged: Array) -> Array:
 
 
 class Solution(NamedTuple):
-    """Of one pass; the last parameter is the delay."""
+    """Of one pass."""
 
-    x: Array  # (b + 1,)
-    inverse: Array  # (b + 1, b + 1) what changes of W^T r make of x
-    left: Array  # (b + 1, b + 1) covariance of what stays at the file
-    strengths: Array
+    x: Array  # (b + 1 + z,) base parameters, delay (more than so far), zero errors
+    inverse: Array  # (b + 1 + z, b + 1 + z) what changes of [W, delay, zeros]^T r make of x
+    left: Array  # (b + 1 + z, b + 1 + z) covariance of what stays at the file
+    strengths: Array  # (b + 1 + z,)
 
 
 def solve(problem: Problem, R: Array, inflation: float = 1.0) -> Solution:
@@ -400,12 +203,10 @@ def solve(problem: Problem, R: Array, inflation: float = 1.0) -> Solution:
 
     `inflation` is how many rows that remember each other are worth one that does not.
     """
-    b = len(problem.prior)
-    A = np.column_stack([R[:, :b], R[:, b:-1].sum(axis=1)])
-    scale = np.zeros((b + 1, b + 1))
+    b, A = len(problem.prior), R[:, :-1]
+    scale = np.diag(np.concatenate([np.zeros(b), [DELAY_S], problem.zero_n]))
     scale[:b, :b] = np.linalg.cholesky(problem.open_)
-    scale[b, b] = DELAY_S
-    prior = np.append(problem.prior, 0.0)
+    prior = np.concatenate([problem.prior, np.zeros(1 + len(problem.zero_n))])
     U, S, Vt = np.linalg.svd(A @ scale, full_matrices=False)
     told = math.sqrt(inflation) < S
     inner, outer = scale @ Vt[told].T, scale @ Vt[~told].T
@@ -422,7 +223,7 @@ def fit(problem: Problem, windows: Iterable[Windows], cutoff_hz: float | None = 
     """
     parts = list(windows)
     b, n = len(problem.prior), len(problem.mechanism.legs)
-    beta, delay_s = problem.prior, 0.0
+    beta, delay_s, zero_n, z = problem.prior, 0.0, np.zeros(n), len(problem.zero_n)
     noise, most_n = Noise(np.ones(n), np.zeros((n, MEMORY)), np.eye(n)), np.full(n, np.inf)
     stream = itertools.chain.from_iterable(part() for part in parts)
     pilot, kept, more = list[Prepared](), 0, False
@@ -432,17 +233,17 @@ def fit(problem: Problem, windows: Iterable[Windows], cutoff_hz: float | None = 
         if kept > PILOT_NUMBERS:
             more = True
             break
-    whole = 0  # passes over everything
+    whole = not more  # the pass is one over everything
     number = 0
     while True:
         number += 1
-        sums = Sums(b, noise)
+        sums = Sums(b + 1 + z, noise)
         rest: Iterator[Window] = iter(())
-        if whole and more:
+        if more and whole:
             stream = itertools.chain.from_iterable(part() for part in parts)
             rest = itertools.islice(stream, len(pilot), None)
         for given in itertools.chain(pilot, (prepare_window(problem, window, cutoff_hz) for window in rest)):
-            sums.add(given, look(given, beta, delay_s, most_n), beta)
+            sums.add(given, look(given, beta, delay_s, zero_n, most_n), beta, zero_n)
         if sums.taken < 4 * b:
             raise NothingToldError(
                 f"{sums.taken} values are left of all legs together, of which {b} parameters cannot be told: "
@@ -450,23 +251,24 @@ def fit(problem: Problem, windows: Iterable[Windows], cutoff_hz: float | None = 
             )
         solution = solve(problem, sums.R, _inflation(noise))
         spread = solution.inverse @ sums.meat @ solution.inverse * sums.instants / max(sums.instants - b, 1)
-        covariance = (spread + solution.left)[:b, :b]
-        error = np.sqrt(np.diagonal(covariance))
+        whole_covariance = spread + solution.left
+        covariance, every_error = whole_covariance[:b, :b], np.sqrt(np.diagonal(whole_covariance))
+        error = every_error[:b]
         moved = float(np.max(np.abs(solution.x[:b] - beta) / np.maximum(error, 1e-300)))
-        beta = solution.x[:b]
+        beta, zero_n[:z] = solution.x[:b], solution.x[b + 1 :]
         delay_s = float(np.clip(delay_s + solution.x[b], -MOST_DELAY_S, MOST_DELAY_S))
         usual_n = _usual(sums)
         settled = (number >= FEWEST and moved < DONE) or number >= MOST
-        if whole == 2 or (settled and not more):
+        if whole and (more or settled):
             break
-        whole += bool(settled or whole)
+        whole = whole or settled
         most_n = OUTLIER * np.maximum(usual_n, 1e-9)
         noise = _noise(sums, number >= COLOURED_FROM)
-    delay_error_s = math.sqrt(float((spread + solution.left)[b, b]))
     determined = error < DETERMINED * np.sqrt(np.diagonal(problem.open_))
     per_row = np.sqrt(sums.lagged[0, :, 0] / np.maximum(sums.lagged[1, :, 0], 1.0))
     return Fit(
-        beta, covariance, error, determined, solution.strengths, delay_s, delay_error_s, noise.coefficients, per_row,
+        beta, covariance, error, determined, solution.strengths, delay_s, float(every_error[b]), zero_n,
+        np.append(every_error[b + 1 :], np.zeros(n - z)), noise.coefficients, per_row,
         np.sqrt(sums.noise[0] / np.maximum(sums.noise[1], 1.0)), usual_n, sums.taken, sums.instants, sums.outliers,
         sums.resting, number,
     )  # fmt: skip

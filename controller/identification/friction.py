@@ -8,21 +8,32 @@ r            measured minus modelled force, the model without friction     (N, n
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from controller import schema
 from controller.errors import ConfigurationError
+from controller.identification import signals
 from controller.identification.base_parameters import States, axis_positions, random_states
-from controller.identification.bodies import parameters_of
-from controller.identification.fit import RUBBING_M_S, full_columns
-from controller.identification.friction_motion import POINTS, RATES_RAD_S, SINE, FrictionMotion
-from controller.mechanism import dynamics
+from controller.identification.bodies import Parameters, Place, parameters_of, with_parameters
+from controller.identification.friction_motion import (
+    POINTS,
+    RATES_RAD_S,
+    SINE,
+    STEP_S,
+    FrictionMotion,
+    friction_motion,
+)
+from controller.identification.look import RUBBING_M_S
+from controller.identification.problem import full_columns
+from controller.identification.signals import Counts, Source, Window, independent, signal
 from controller.mechanism.model import build
 from controller.records import Array
 
+DRY, VISCOUS = ("coulomb_n", "drive_coulomb_n"), ("viscous_n_s_m", "drive_viscous_n_s_m")
+NOT_THE_MOTION = 0.1  # of the motion, rms, that a machine may be off it
 AROUND = 5  # rows on either side of a point, over whose mean noise fades
 FEWEST_ROWS = 100
 LENGTH_POWERS = 4  # of a polynomial in the length, which stands for what the model is off at a pose
@@ -45,24 +56,96 @@ class Friction(NamedTuple):
     viscous_error: float
 
 
-def procedure(machine: schema.Machine, force_n: Array, motion: FrictionMotion, begin: int) -> Friction:
-    """Friction from the friction motion; row `begin` of force_n (M, n) is the motion's first.
+def from_recording(machine: schema.Machine, source: Source, cutoff_hz: float | None = None) -> Friction:
+    """Friction from measurements in which the friction motion was played once, with anything before and after.
 
     Raises:
-        ConfigurationError: if there are not as many rows as the motion has.
+        ConfigurationError: if the machine has no such motion, or it is not in the measurements whole.
     """
-    rows = len(motion.t_s)
-    if begin < 0 or begin + rows > len(force_n):
-        raise ConfigurationError(f"found {len(force_n)} rows from row {begin} on, expected the {rows} of the motion")
-    legs = replace(machine.legs, friction=schema.Friction())
-    model = build(replace(machine, legs=legs, leg=[replace(leg, friction=None) for leg in machine.leg]))
-    f, f_cell = np.empty((2, rows, len(machine.leg)))
-    dynamics.inverse_dynamics_batch(model, *motion.states, np.zeros_like(motion.states.x), f, f_cell)
+    motion, model = friction_motion(machine), build(machine)
+    wanted, best, found = independent(machine, motion.states.x), math.inf, None
+    for window in _stretches(machine, source):
+        if len(window.u) >= len(wanted):
+            begin, off = _begin(window.u, wanted)
+            if off < best:
+                best, found = off, (window, begin)
+    if found is None or best > NOT_THE_MOTION * float(wanted.std(axis=0).max()):
+        raise ConfigurationError(
+            f"--friction: found no {motion.t_s[-1]:.0f} s without a gap in which the motion of "
+            "`pkm excite --friction` was played"
+        )
+    window, begin = found
+    states = signals.motion(model, window, signals.filter_of(window, cutoff_hz))
+    rows = slice(begin, begin + len(wanted))
+    return procedure(machine, window.force_n[rows], motion._replace(states=States(*(one[rows] for one in states))))
+
+
+def _stretches(machine: schema.Machine, source: Source) -> Iterator[Window]:
+    """Each stretch without a gap as one window, a row every STEP_S."""
+    counts, pieces, ended = Counts(), list[Window](), 0
+    for window in signals.windows(source(), machine, counts, STEP_S, margin_s=0.0):
+        pieces.append(window)
+        if counts.stretches > ended:
+            yield _whole(pieces)
+            pieces, ended = list[Window](), counts.stretches
+
+
+def _whole(pieces: list[Window]) -> Window:
+    u, force, valid = (
+        np.concatenate([values[piece.core] for values, piece in zip(every, pieces, strict=True)])
+        for every in ([p.u for p in pieces], [p.force_n for p in pieces], [p.valid for p in pieces])
+    )
+    u[:, :] = np.unwrap(u, axis=0)
+    return pieces[0]._replace(u=u, force_n=force, valid=valid, core=slice(0, len(u)))
+
+
+def _begin(u: Array, wanted: Array) -> tuple[int, float]:
+    """The row of u (N, f) at which it is most like what is wanted (M, f), and how far off it is, rms."""
+    M = len(wanted)
+    total = np.concatenate([[0.0], np.cumsum((u**2).sum(axis=1))])
+    alike = sum(signal.fftconvolve(u[:, j], wanted[::-1, j], mode="valid") for j in range(u.shape[1]))
+    off = total[M:] - total[:-M] - 2.0 * alike + (wanted**2).sum()
+    begin = int(np.argmin(off))
+    return begin, math.sqrt(max(float(off[begin]), 0.0) / wanted.size)
+
+
+def procedure(machine: schema.Machine, force_n: Array, motion: FrictionMotion) -> Friction:
+    """Friction from axis forces force_n (M, n) of the friction motion, whose states may be measured ones.
+
+    What rubs besides, seals under load and joints, stays what the machine file says.
+
+    Raises:
+        ConfigurationError: at a singular pose.
+    """
+    parameters, model = parameters_of(machine, cell=False), build(machine)
+    columns, known = full_columns(machine, model, parameters, False, motion.states)
+    r = force_n - columns @ without_friction(parameters) - known
     length, rate, _ = axis_positions(model, motion.states)
-    r = force_n[begin : begin + rows] - f
     viscous, viscous_error = _viscous(r, length, rate, motion)
     dry, dry_error = _dry(r - viscous * rate, length, rate, motion)
     return Friction(dry, dry_error, viscous, viscous_error)
+
+
+def places(parameters: Parameters) -> list[Place]:
+    """Where the two numbers stand among the parameters of the axes."""
+    return [place for place in parameters.places if place.name in (*DRY, *VISCOUS)]
+
+
+def without_friction(parameters: Parameters) -> Array:
+    """The parameters (m,) without what the procedure finds."""
+    values = parameters.values.copy()
+    for place in places(parameters):
+        values[place.at] = 0.0
+    return values
+
+
+def with_friction(machine: schema.Machine, found: Friction) -> schema.Machine:
+    """The machine with it; friction that helps is none."""
+    parameters = parameters_of(machine, cell=False)
+    values = parameters.values.copy()
+    for place in places(parameters):
+        values[place.at] = max(found.dry_n if place.name in DRY else found.viscous, 0.0)
+    return with_parameters(machine, parameters, values)
 
 
 def _viscous(r: Array, length: Array, rate: Array, motion: FrictionMotion) -> tuple[float, float]:

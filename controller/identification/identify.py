@@ -16,19 +16,23 @@ from msgspec.structs import replace
 
 from controller import __version__, schema
 from controller.errors import ConfigurationError
-from controller.identification import feasible, fit, measurements, signals
+from controller.identification import feasible, fit, friction, look, measurements, signals
 from controller.identification.base_parameters import base_names
-from controller.identification.bodies import Parameters, parameters_of, with_parameters, without_bodies
+from controller.identification.bodies import Parameters, bodies, parameters_of, with_parameters, without
 from controller.identification.feasible import Physical
-from controller.identification.fit import Fit, Problem, Windows
+from controller.identification.fit import Fit, Windows
+from controller.identification.friction import Friction
 from controller.identification.machine_text import machine_text
 from controller.identification.measurements import Side
+from controller.identification.problem import Problem, prepare
+from controller.identification.repeats import mean_of_repeats
 from controller.identification.signals import Counts, Source, Window
 from controller.records import Array
 
 NOT_OF_THIS = 0.3  # of what forces change, that a machine does not leave unexplained
 OUTLIERS = 0.1  # likewise of the values
 WORTH_TELLING_S = 2e-4  # of a delay
+WORTH_TELLING = 0.1  # of what a zero error may be
 UNITS = {
     "_kg_m2": "kg m²", "_kg_m": "kg m", "_kg": "kg", "_nm_s_rad": "N m s/rad", "_n_s_m": "N s/m", "_n": "N",
 }  # fmt: skip
@@ -46,6 +50,7 @@ class Options(NamedTuple):
     side: Side | None = None
     period_s: float | None = None  # of a periodic motion; None: is looked for
     cutoff_hz: float | None = None
+    friction: Path | None = None  # a recording of the friction motion: the procedure of Guo et al. comes first
 
 
 class Residual(NamedTuple):
@@ -88,7 +93,7 @@ class Step(NamedTuple):
     written: Residual  # of the machine with the physical parameters
     trace: Trace
     counts: Counts
-    periods: list[int]  # averaged, of each recording
+    periods: list[int]  # repeats averaged, of each recording
     fresh: bool  # judged with other data than it was identified with
 
 
@@ -99,6 +104,7 @@ class Identification(NamedTuple):
     steps: list[Step]
     complaints: list[str]  # why it is none
     notes: list[str]
+    friction: Friction | None = None  # by the procedure of Guo et al., held in the fit
 
     @property
     def passed(self) -> bool:
@@ -116,23 +122,43 @@ def identify(machine: schema.Machine, options: Options) -> Identification:
         ConfigurationError: if a file is no recording, or one of another machine; naming file, line or column.
     """
     shared = measurements.names_of(options.recordings[0])
-    for path in (*options.recordings[1:], *options.fresh):
+    for path in (*options.recordings[1:], *options.fresh, *([options.friction] if options.friction else [])):
         shared &= measurements.names_of(path)
     side = measurements.side_of(machine, options.recordings[0], shared, options.side)
-    first, complaints, notes = _step(machine, options, side, parameters_of(machine, side == "cells"))
+    start, parameters, rubs = machine, parameters_of(machine, side == "cells"), None
+    if options.friction:
+        rubs, complaints = _friction(machine, options, options.friction, side)
+        if rubs is None:
+            return Identification(machine, [], complaints, [])
+        start = friction.with_friction(machine, rubs)
+        parameters = parameters_of(start, cell=False)
+        parameters = without(parameters, friction.places(parameters))
+    first, complaints, notes = _step(start, options, side, parameters)
     if first is None:
-        return Identification(machine, [], complaints, notes)
-    found = with_parameters(machine, first.problem.parameters, first.physical.values)
+        return Identification(machine, [], complaints, notes, rubs)
+    found = with_parameters(start, first.problem.parameters, first.physical.values)
     steps = [first]
     if side == "cells" and not options.side and not complaints:
-        drives = without_bodies(parameters_of(found, cell=False))
+        axes = parameters_of(found, cell=False)
+        drives = without(axes, bodies(axes))
         if drives.names and _has_drives(machine, options.recordings[0], shared):
             second, _, more = _step(found, options, "drives", drives)
             notes += [f"drives: {note}" for note in more]
             if second is not None:
                 found = with_parameters(found, second.problem.parameters, second.physical.values)
                 steps.append(second)
-    return Identification(found, steps, complaints, notes)
+    return Identification(found, steps, complaints, notes, rubs)
+
+
+def _friction(machine: schema.Machine, options: Options, path: Path, side: Side) -> tuple[Friction | None, list[str]]:
+    """What rubs in the axes by its own motion, or why that is not known."""
+    if side == "cells":
+        raise ConfigurationError("--friction: load cells do not feel what rubs in the axes, expected --forces drives")
+    source = measurements.source(machine, path, side)
+    complaints = measurements.complaints(measurements.survey(machine, side, [source]), side)
+    if complaints:
+        return None, [f"{path}: {one}" for one in complaints]
+    return friction.from_recording(machine, source, options.cutoff_hz), []
 
 
 def _has_drives(machine: schema.Machine, path: Path, names: set[str]) -> bool:
@@ -157,13 +183,14 @@ def _step(
         return None, complaints, []
     counts = Counts()
     parts = [_windows(machine, source, options.period_s, counts) for source in sources]
-    problem = fit.prepare(machine, side == "cells", parameters)
+    zero_n = measurements.zeros_n(machine, side)
+    problem = prepare(machine, side == "cells", parameters, zero_n)
     try:
         found = fit.fit(problem, [part for part, _ in parts], options.cutoff_hz)
         if problem.parameters.names.count("normal"):
             # seal loads are those of the machine as it is: once more with the one just found
             nearest = with_parameters(machine, parameters, feasible.physical(problem, found).values)
-            problem = fit.prepare(machine, side == "cells", parameters, loads_of=nearest)
+            problem = prepare(machine, side == "cells", parameters, zero_n, loads_of=nearest)
             found = fit.fit(problem, [part for part, _ in parts], options.cutoff_hz)
     except fit.NothingToldError as error:
         return None, [str(error)], []
@@ -178,24 +205,12 @@ def _step(
 
 
 def _windows(machine: schema.Machine, source: Source, period_s: float | None, counts: Counts) -> tuple[Windows, int]:
-    """Windows of a recording: the mean of its periods, where it has such, and how many; otherwise all of it."""
-    step_s = 0.0
-    first, rows = list[Window](), 0
-    for window in signals.windows(source(), machine, Counts(), margin_s=0.0):
-        if first and window.step_s * rows > signals.LONGEST_LOOK_S:
-            break
-        first.append(window)
-        rows, step_s = rows + window.core.stop - window.core.start, window.step_s
-    found = signals.period_of(first, period_s)
-    if found is not None:
-        length_s, start = found
-        rows = round(length_s / step_s)
-        exact_s = length_s / rows
-        mean = signals.averaged(lambda: signals.windows(source(), machine, Counts(), exact_s, 0.0), rows, start)
-        if mean is not None:
-            for _ in signals.windows(source(), machine, counts, margin_s=0.0):
-                pass
-            return lambda: iter([mean]), mean.periods
+    """Windows of a recording: the mean of its repeats, where it has such, and how many; otherwise all of it."""
+    mean = mean_of_repeats(lambda step_s: signals.windows(source(), machine, Counts(), step_s, 0.0), period_s)
+    if mean is not None:
+        for _ in signals.windows(source(), machine, counts, margin_s=0.0):
+            pass
+        return lambda: iter([mean]), mean.periods
     if period_s is not None:
         raise ConfigurationError(f"--period: found no motion that repeats itself every {period_s:g} s")
     counted = False
@@ -220,9 +235,9 @@ def _residuals(
     traces, length, begin_s = list[tuple[Array, ...]](), 0, 0.0
     for source in sources:
         for window in signals.windows(source(), problem.machine, Counts()):
-            given = fit.prepare_window(problem, window, cutoff_hz)
-            measured, valid = fit.measured(given, found.delay_s), fit.valid(given)
-            modelled = [fit.modelled(given, beta) for beta in betas]
+            given = look.prepare_window(problem, window, cutoff_hz)
+            measured, valid = look.measured(given, found.delay_s, found.zero_n), look.valid(given)
+            modelled = [look.modelled(given, beta) for beta in betas]
             core = window.core
             use = (valid & given.moving[:, None])[core]
             spike = use & (np.abs(measured - modelled[1])[core] > most_n)
@@ -281,6 +296,13 @@ def _notes(step: Step, survey: measurements.Survey) -> list[str]:
         )
     if found.outliers:
         notes.append(f"{found.outliers} outliers replaced by the model")
+    for i, expected in enumerate(step.problem.zero_n.tolist()):
+        zero, error = float(found.zero_n[i]), float(found.zero_error_n[i])
+        if abs(zero) > max(WORTH_TELLING * expected, 4.0 * error):
+            notes.append(
+                f"{measurements.READINGS[step.side]} {i + 1} reads {abs(zero):.1f} ± {error:.1f} N too "
+                f"{'much' if zero > 0.0 else 'little'}: corrected"
+            )
     for i in range(len(survey.invalid)):
         for share, what in (
             (survey.invalid[i], "without a valid value"),
@@ -312,9 +334,9 @@ def verdict(found: Identification) -> str:
     data = "fresh" if step.fresh else "its own"
     over = f", {after / noise:.2f} times the noise of {noise:.3g} N" if noise > QUIET * after else ""
     return (
-        f"PASS: the identified model is {after:.3g} N{of_range} off {data} data{over}; "
-        f"the machine file was {step.before.all_rms_n:.3g} N off; {np.count_nonzero(step.fit.determined)} "
-        f"of {len(step.fit.beta)} parameters are determined"
+        f"PASS: the identified model is {after:.3g} N{of_range} off {data} data{over}; the machine file"
+        f"{' with the friction of its own motion' if found.friction else ''} was {step.before.all_rms_n:.3g} N off; "
+        f"{np.count_nonzero(step.fit.determined)} of {len(step.fit.beta)} parameters are determined"
     )
 
 
@@ -323,13 +345,18 @@ def report(found: Identification, out: TextIO) -> None:
     lines = list[str]()
     for step in found.steps:
         lines += [*_about(step), "", *_parameters(step), "", *_legs(step), ""]
+    if (rubs := found.friction) is not None:
+        lines.append(
+            f"friction by turns at constant rates and a sine (Guo et al.), held: dry {rubs.dry_n:.2f} ± "
+            f"{rubs.dry_error_n:.2f} N, viscous {rubs.viscous:.1f} ± {rubs.viscous_error:.1f} N s/m"
+        )
     lines += [f"note: {note}" for note in found.notes]
     print("\n".join([*lines, verdict(found)]), file=out)
 
 
 def _about(step: Step) -> list[str]:
     found, counts = step.fit, step.counts
-    repeats = [f"mean of {count} periods" for count in step.periods if count]
+    repeats = [f"mean of {count} repeats" for count in step.periods if count]
     return [
         f"{step.problem.machine.name}: {len(found.beta)} base parameters of {len(step.problem.parameters.names)} from "
         f"{step.side}; gap of the singular values {step.problem.base.gap:.1e}",
@@ -338,7 +365,7 @@ def _about(step: Step) -> list[str]:
         + f"; {counts.edges} at their ends, {found.resting} at rest left out; {found.taken} filtered values of "
         f"{found.instants} instants taken, {found.passes} passes",
         f"directions that the data know better than the file: {np.count_nonzero(found.strengths > 1.0)} of "
-        f"{len(found.strengths)} (delay included), by factors {_factors(found.strengths)}",
+        f"{len(found.strengths)} (delay and zeros included), by factors {_factors(found.strengths)}",
     ]
 
 
@@ -372,17 +399,17 @@ def _legs(step: Step) -> list[str]:
     limits = measurements.limits_n(step.problem.machine, step.side)
     data = "fresh data" if step.fresh else "the same data"
     lines = [
-        f"residual on {data}, {step.after.rows} rows in motion, as measured; noise: the scatter of the periods, or "
+        f"residual on {data}, {step.after.rows} rows in motion, as measured; noise: the scatter of the repeats, or "
         "what the filter takes away",
         f"{'leg':<5}{'file rms N':>12}{'rms N':>10}{'mean abs N':>12}{'% of range':>12}{'noise N':>10}"
-        f"{'rms/noise':>11}",
+        f"{'rms/noise':>11}{'zero error N':>18}",
     ]
     for i in range(len(limits)):
         rms, noise = step.after.rms_n[i], step.fit.noise_n[i]
         share = f"{100.0 * rms / limits[i]:.3f}" if math.isfinite(limits[i]) else "–"
         lines.append(
             f"{i + 1:<5}{step.before.rms_n[i]:12.3f}{rms:10.3f}{step.after.mean_abs_n[i]:12.3f}{share:>12}{noise:10.3f}"
-            f"{_over(rms, noise)}"
+            f"{_over(rms, noise)}{_zero(step, i):>18}"
         )
     noise = float(np.sqrt(np.mean(step.fit.noise_n**2)))
     lines.append(
@@ -390,6 +417,11 @@ def _legs(step: Step) -> list[str]:
         f"{noise:10.3f}{_over(step.after.all_rms_n, noise)}"
     )
     return lines
+
+
+def _zero(step: Step, i: int) -> str:
+    found = step.fit
+    return f"{found.zero_n[i]:.2f} ± {found.zero_error_n[i]:.2f}" if len(step.problem.zero_n) else "–"
 
 
 def _over(rms: float, noise: float) -> str:
@@ -414,7 +446,7 @@ def write(found: Identification, machine_path: Path, options: Options, target: P
         ConfigurationError: if there is such a file already, or it cannot be written.
     """
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    files = ", ".join(path.name for path in options.recordings)
+    files = ", ".join(path.name for path in (*options.recordings, *([options.friction] if options.friction else [])))
     digest = hashlib.sha256(machine_path.read_bytes()).hexdigest()[:12]
     said = f"Identified on {today} from {files} (pkm {__version__}), starting from {machine_path.name}."
     machine = replace(found.machine, source=f"{found.machine.source.rstrip()}\n{said}".strip())

@@ -28,6 +28,10 @@ INVALID = 0.5  # of the rows of a channel that may have no valid value
 MOVED_M = 1e-3  # a leg that goes less than this way tells nothing
 STEADY = 1e-9  # of its range: a channel that varies less is dead
 EQUAL = 1e-9  # likewise of the difference of two channels
+# Of a cell's capacity, of a cylinder's largest force, how far its zero may be off, one standard deviation: what a tare
+# leaves, what half a per cent of a transmitter's range makes of the force
+ZERO_SHARE = 0.01
+READINGS: dict[Side, str] = {"cells": "load cell", "pressures": "pressure force", "drives": "drive force"}
 
 
 # ---------------------------------------------------------------- reading
@@ -156,6 +160,14 @@ def limits_n(machine: schema.Machine, side: Side) -> Array:
             for leg in legs
         ])  # fmt: skip
     return np.full(len(legs), math.inf)
+
+
+def zeros_n(machine: schema.Machine, side: Side) -> Array | None:
+    """How far each leg's zero may be off (n,); None: drives compute their forces, and have no zero."""
+    if side == "drives":
+        return None
+    legs = [schema.effective_leg(machine, i) for i in range(len(machine.leg))]
+    return ZERO_SHARE * (limits_n(machine, side) if side == "cells" else np.array([leg.limits.force_n for leg in legs]))
 
 
 def turns_per_m(drive: schema.Drive) -> float:
@@ -301,7 +313,7 @@ def survey(machine: schema.Machine, side: Side, sources: list[Source]) -> Survey
 
 def complaints(found: Survey, side: Side) -> list[str]:
     """What makes these measurements useless, a sentence each."""
-    what = {"cells": "load cell", "pressures": "pressure force", "drives": "drive force"}[side]
+    what = READINGS[side]
     if found.rows == 0:
         return ["there is no row with the drives on and the link up"]
     told = [

@@ -2,8 +2,8 @@
 
 Positions and forces are what one PLC cycle saw. The counter of these cycles is the clock, where there is one: the
 host's own ticks come when they can. Positions are resampled, filtered forward and backward, and differentiated by
-central differences; of a periodic motion whole periods are averaged, and the same filter and the derivatives are
-applied to its Fourier series. Everything works window by window, with margins, so memory does not grow with the data.
+central differences; of the mean of repeats (controller.identification.repeats) the same filter and the derivatives
+are applied to its Fourier series. Everything works window by window, with margins: memory does not grow with the data.
 
 N, n, f      rows, legs, freedoms
 t            seconds from the beginning of a stretch                       (N,)
@@ -44,14 +44,8 @@ MEASURED = 0.8  # periods from the next row: what is further from any is not mea
 ALL = 0.999
 SPLINE_ROWS = 16  # beside a window: a cubic spline has forgotten its end to 1e-9 by then
 GAP = 6.5  # periods between two rows over which positions are still bridged; forces are not
-LEAST_ROWS = 100  # of a period
 CLOCK_STEP_S = 0.0005  # PLC cycles are multiples of this
 CLOCK_TOLERANCE = 1e-3
-PERIODIC = 1e-4  # two periods of a periodic motion differ by no more than this share of the motion
-LONGEST_LOOK_S = 120.0  # of a recording, in which a period is looked for
-MOST_PERIOD_ROWS = 20_000
-FAR = 6.0  # times the scatter of readings about the mean of the periods
-MOVING_SHARE = 0.5  # of the rows by which a period is known; rest is the same as ever
 
 
 class Rows(NamedTuple):
@@ -86,8 +80,8 @@ class Window(NamedTuple):
     force_n: Array
     valid: Flags
     core: slice
-    periods: int  # averaged; 0: not periodic
-    scatter_n: Array  # (n,) standard deviation of a single reading about the mean of the periods; NaN without such
+    periods: int  # repeats averaged, whose end is their beginning; 0: not such a mean
+    scatter_n: Array  # (n,) standard deviation of a single reading about that mean; NaN without such
 
 
 class Counts:
@@ -333,112 +327,3 @@ def delayed(window: Window, delay_s: float) -> Array:
         return np.fft.irfft(np.fft.rfft(force, axis=0) * np.exp(1j * w * delay_s), rows, axis=0)
     t = h * np.arange(rows)
     return interpolate.CubicSpline(t, force)(np.clip(t + delay_s, 0.0, t[-1]))
-
-
-# ---------------------------------------------------------------- periods
-
-
-def period_of(window_list: list[Window], told_s: float | None = None) -> tuple[float, int] | None:
-    """Period (s) of a motion, not rounded to rows, and the row at which it is periodic for the first time; `told_s` is
-    near the period that is meant.
-
-    """
-    if not window_list:
-        return None
-    h = window_list[0].step_s
-    u = np.concatenate([window.u[window.core] for window in window_list])
-    spread = u.std(axis=0)
-    u = (u - u.mean(axis=0))[:, spread > 1e-9] / spread[spread > 1e-9]
-    rows = len(u)
-    if u.shape[1] == 0 or rows < 2 * LEAST_ROWS:
-        return None
-    moving = np.abs(np.gradient(u, axis=0)).max(axis=1) > 1e-5
-    spectrum = np.fft.rfft(u, 2 * rows, axis=0)
-    same = np.fft.irfft((np.abs(spectrum) ** 2).sum(axis=1), 2 * rows)[:rows] / np.arange(rows, 0, -1)
-    top = rows // 2 + 1
-    peaks = np.flatnonzero((same[1 : top - 1] >= same[: top - 2]) & (same[1 : top - 1] > same[2:top])) + 1
-    if told_s is not None:
-        peaks = np.array([min(max(round(told_s / h), LEAST_ROWS + 1), top - 4)])
-    for peak in peaks[(same[peaks] > 0.5 * same[0]) & (peaks > LEAST_ROWS)].tolist():
-        # what is not periodic shifts the peak a little
-        lag = min(range(peak - 3, peak + 4), key=lambda lag: float(np.median(((u[lag:] - u[:-lag]) ** 2).mean(axis=1))))
-        off = ((u[lag:] - u[:-lag]) ** 2).mean(axis=1)
-        # half a row beside the period the motion is off by its speed
-        speed = ((u[2:] - u[:-2]) ** 2).mean(axis=1).mean() / 4.0
-        run, start = _longest_run(off < PERIODIC + 2.0 * speed)
-        still = run == 0 or moving[start : start + run].mean() < MOVING_SHARE
-        if lag > MOST_PERIOD_ROWS or run < 0.9 * lag or still:
-            continue
-        a, b = slice(start, start + run), slice(start + lag, start + lag + run)
-        shifted = (u[b] - u[a]).ravel()
-        slope = np.gradient(u, axis=0)[b].ravel()
-        shift = float(shifted @ slope / (slope @ slope))
-        left = shifted - shift * slope
-        if float(left @ left) / len(left) < PERIODIC:
-            return (lag - shift) * h, start
-    return None
-
-
-def _longest_run(flags: Flags) -> tuple[int, int]:
-    """Length and beginning of the longest run of true values."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
-    begins, ends = edges[::2], edges[1::2]
-    if len(begins) == 0:
-        return 0, 0
-    longest = int(np.argmax(ends - begins))
-    return int(ends[longest] - begins[longest]), int(begins[longest])
-
-
-def averaged(parts: Callable[[], Iterable[Window]], rows: int, start: int) -> Window | None:
-    """The mean of the whole periods of so many rows, from row `start` on, as long as they repeat; None without two.
-
-    Readings far from the mean of the others are left out: a second look at them finds the mean without these.
-    """
-    first = _mean_period(parts(), rows, start, None)
-    if first is None:
-        return None
-    most = FAR * np.sqrt(np.median(first.scatter_n**2, axis=0))
-    again = _mean_period(parts(), rows, start, (first.force_n, most))
-    if again is None:
-        return None
-    enough = again.valid
-    mean_square = np.where(enough, again.scatter_n**2, 0.0).sum(axis=0) / np.maximum(enough.sum(axis=0), 1)
-    return again._replace(scatter_n=np.sqrt(mean_square))
-
-
-def _mean_period(parts: Iterable[Window], rows: int, start: int, near: tuple[Array, Array] | None) -> Window | None:
-    """Means of whole periods, with the scatter (rows, n) of readings about them; only readings `near` some."""
-    u_sum: Array = np.zeros(0)
-    f_sum, squares, good = np.zeros((3, rows, 0))
-    first: Array | None = None
-    count, step_s, skip = 0, 0.0, start
-    waiting: tuple[Array, Array, Flags] | None = None
-    for window in parts:
-        step_s, core = window.step_s, window.core
-        u, force, valid = window.u[core][skip:], window.force_n[core][skip:], window.valid[core][skip:]
-        skip = max(skip - (core.stop - core.start), 0)
-        if waiting is not None:
-            u, force = np.concatenate([waiting[0], u]), np.concatenate([waiting[1], force])
-            valid = np.concatenate([waiting[2], valid])
-        while len(u) >= rows:
-            one, f, ok = u[:rows], force[:rows], valid[:rows]
-            if first is None:
-                first, u_sum = one, np.zeros_like(one)
-                f_sum, squares, good = np.zeros((3, *f.shape))
-            if ((one - first) ** 2).mean() > 10.0 * PERIODIC * first.var(axis=0).mean():
-                break  # the motion is over
-            if near is not None:
-                ok = ok & (np.abs(f - near[0]) <= near[1])
-            count, u_sum = count + 1, u_sum + one
-            f_sum, squares, good = f_sum + np.where(ok, f, 0.0), squares + np.where(ok, f**2, 0.0), good + ok
-            u, force, valid = u[rows:], force[rows:], valid[rows:]
-        if len(u) >= rows:
-            break
-        waiting = (u, force, valid)
-    if count < 2:
-        return None
-    times = np.maximum(good, 1.0)
-    mean = f_sum / times
-    variance = np.maximum(squares / times - mean**2, 0.0) * times / np.maximum(times - 1.0, 1.0)
-    enough: Flags = np.greater(good, 0.5 * count)
-    return Window(step_s, u_sum / count, mean, enough, slice(0, rows), count, np.sqrt(variance))

@@ -39,9 +39,12 @@ def machine_of(name: str) -> schema.Machine:
     return load_machine(MACHINES / f"{name}.toml")[0]
 
 
-def truth_of(name: str, seed: int = 0, step_s: float = 0.02, period_s: float = 10.0, rest: bool = False) -> Truth:
+def truth_of(
+    name: str, seed: int = 0, step_s: float = 0.02, period_s: float = 10.0, rest: bool = False,
+    file: schema.Machine | None = None,
+) -> Truth:  # fmt: skip
     """A random motion of the machine that is off its file in all parameters; `rest`: from rest to rest."""
-    machine = machine_of(name)
+    machine = file or machine_of(name)
     problem = prepare(machine, default_form(machine), Series(period_s=period_s, rest_to_rest=rest))
     t = step_s * np.arange(round(period_s / step_s))
     states = states_at(problem, random_coefficients(problem, seed), t)
@@ -49,30 +52,48 @@ def truth_of(name: str, seed: int = 0, step_s: float = 0.02, period_s: float = 1
 
 
 def of_states(machine: schema.Machine, states: States, step_s: float) -> Truth:
-    """What the oracle says of a motion; friction and rotors of drives beside it, as a handbook has them."""
-    plain = replace(machine, legs=replace(machine.legs, friction=replace(machine.legs.friction, coulomb_n=0.0)))
+    """What the oracle says of a motion; seals, friction, rotors and losses of drives beside it, as a handbook has them.
+
+    A screw puts in F / efficiency where it drives the load F, and F efficiency where the load drives it.
+    """
+    friction = machine.legs.friction
+    plain = replace(machine, legs=replace(machine.legs, friction=replace(friction, coulomb_n=0.0)))
     tree = tree_of(plain)
-    reference = oracle.build_oracle(tree)
+    reference = oracle.build_oracle(tree, lateral=friction.normal > 0.0)
     rows = [oracle.inverse_dynamics(reference, *state, np.zeros(6)) for state in zip(*states, strict=True)]
-    drive, dry_n = machine.legs.drive, machine.legs.friction.coulomb_n
+    drive, dry_n = machine.legs.drive, friction.coulomb_n
     length, rate, acceleration = (
         np.array([getattr(row, key) for row in rows]) for key in ("length_m", "length_rate_m_s", "length_acc_m_s2")
     )
-    axes, force = length, np.array([row.force_n for row in rows])
+    if friction.normal:
+        dry_n = dry_n + friction.normal * np.array([[seal_load(friction, *one) for one in row.lateral] for row in rows])
+    axes, force, rotor = length, np.array([row.force_n for row in rows]), np.zeros_like(rate)
     if isinstance(drive, schema.ScrewDrive):
         per_m = 2.0 * math.pi * drive.gear_ratio / drive.lead_m
         if machine.legs.kind == "UHU":  # the rotor is in the oracle, and so is what the twist does
             home = oracle.home_lengths(tree)
             axes = home + np.array([row.motor_rad for row in rows]) / per_m
             rate = np.array([row.motor_rate_rad_s for row in rows]) / per_m
-            force = np.array([row.torque_nm for row in rows]) * per_m
+            rotor = drive.rotor_inertia_kg_m2 * per_m * np.array([row.motor_acc_rad_s2 for row in rows])
+            force = np.array([row.torque_nm for row in rows]) * per_m - rotor
         else:
-            force = force + drive.rotor_inertia_kg_m2 * per_m**2 * acceleration
-        force = force + drive.viscous_n_s_m * rate
-        dry_n += drive.coulomb_n
+            rotor = drive.rotor_inertia_kg_m2 * per_m**2 * acceleration
+        force = force * np.where(force * rate > 0.0, 1.0 / drive.efficiency, drive.efficiency)
+        force = force + rotor + drive.viscous_n_s_m * rate
+        dry_n = dry_n + drive.coulomb_n
     force = force + dry_n * np.sign(rate)
     cell = np.array([row.cell_n for row in rows]) if tree.legs[0].cell else np.zeros((len(rows), 0))
     return Truth(machine, step_s, states.x, axes, cell, force)
+
+
+def seal_load(friction: schema.Friction, fx: float, fy: float, tx: float, ty: float) -> float:
+    """What gland and piston bear: they hold the force and the moment about b_i of the cylinder on the rod."""
+    z = np.array([[friction.gland_m], [friction.piston_m]])
+    if not friction.piston_m:
+        return math.hypot(fx, fy)
+    # forces across the leg at -z: sum F = (fx, fy), sum of (-z n) x F = (tx, ty)
+    forces = np.linalg.solve(np.hstack([np.ones_like(z), z]).T, np.array([[fx, fy], [-ty, tx]]))
+    return float(np.linalg.norm(forces, axis=1).sum())
 
 
 def table(path: Path, truth: Truth, columns: dict[str, np.ndarray], repeats: int = 1) -> Path:

@@ -1,16 +1,21 @@
 """The fit itself: the fold, singular directions, standard errors that say what they mean, bodies that can be."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from scipy.interpolate import CubicSpline
 
 from controller.identification import feasible, fit, friction, signals
-from controller.identification.base_parameters import States, default_form, random_states
-from controller.identification.bodies import bodies, parameters_of, pseudo_inertia, with_parameters, without_bodies
-from controller.identification.excitation import prepare, random_coefficients, states_at
+from controller.identification.base_parameters import States, default_form, has_cells, random_states
+from controller.identification.bodies import bodies, parameters_of, pseudo_inertia, with_parameters, without
+from controller.identification.excitation import Series, prepare, random_coefficients, states_at
 from controller.identification.friction_motion import friction_motion
 from controller.identification.machine_text import machine_text
+from controller.identification.problem import full_columns
+from controller.identification.problem import prepare as prepare_fit
+from controller.identification.repeats import mean_of_repeats
 from controller.mechanism.model import build
 from controller.settings import load_machine, parse
 from drivers.virtual.plant import deviate
@@ -41,7 +46,7 @@ def test_columns_times_parameters_are_the_forces_of_the_oracle(name: str) -> Non
     states = random_states(machine, 20, seed=3)
     truth = of_states(machine, states, 0.01)
     parameters = parameters_of(machine, cell=False)
-    columns, constant = fit.full_columns(machine, build(machine), parameters, False, states)
+    columns, constant = full_columns(machine, build(machine), parameters, False, states)
     force = columns @ parameters.values + constant
     away = np.abs(_rates(machine, states)) > 0.02  # where the step of dry friction is what a handbook has
     np.testing.assert_allclose(force[away], truth.axis_n[away], atol=1e-7 * np.abs(truth.axis_n).max())
@@ -62,6 +67,13 @@ def test_a_written_machine_reads_back_the_same(name: str, tmp_path) -> None:
     assert load_machine(tmp_path / "m.toml")[0] == machine
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_regrouping_makes_no_large_numbers(name: str) -> None:
+    machine = machine_of(name)
+    for cell in {False, has_cells(machine)}:
+        assert np.abs(prepare_fit(machine, cell).base.B).max() < 1e3
+
+
 def test_the_fold_is_the_triangle_of_everything() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(5000, 9))
@@ -73,14 +85,14 @@ def test_the_fold_is_the_triangle_of_everything() -> None:
 
 def test_what_the_data_do_not_know_stays_at_the_file() -> None:
     """Two parameters whose columns are almost the same: their sum is the data's, their difference the file's."""
-    problem = fit.prepare(machine_of("6-upru"), cell=True)
-    b, n = len(problem.prior), 6
+    problem = prepare_fit(machine_of("6-upru"), cell=True)
+    b = len(problem.prior)
     rng = np.random.default_rng(0)
     columns = rng.normal(size=(4000, b)) / np.sqrt(np.diagonal(problem.open_)) * 10.0
     columns[:, 1] = columns[:, 0] * np.sqrt(problem.open_[0, 0] / problem.open_[1, 1])
     beta = problem.prior + np.sqrt(np.diagonal(problem.open_))
-    rows = np.column_stack([columns, np.zeros((4000, n)), columns @ beta])
-    found = fit.solve(problem, fit.fold(np.zeros((0, b + n + 1)), rows))
+    rows = np.column_stack([columns, np.zeros(4000), columns @ beta])
+    found = fit.solve(problem, fit.fold(np.zeros((0, b + 2)), rows))
     assert np.count_nonzero(found.strengths < 1.0) == 2  # the difference, and the delay, of which nothing is known
     both = columns[0, :2]
     assert both @ found.x[:2] == pytest.approx(both @ beta[:2], rel=1e-6)
@@ -104,7 +116,7 @@ def test_intervals_hold_what_they_promise() -> None:
     """30 fits with noise that remembers 0.9 a row; 200 and more are a benchmark."""
     machine = machine_of("6-upru")
     form = prepare(machine, default_form(machine))
-    problem = fit.prepare(machine, cell=True)
+    problem = prepare_fit(machine, cell=True)
     step_s, rows = 0.02, 500
     states = states_at(form, random_coefficients(form, 0), step_s * np.arange(rows))
     truth = of_states(deviate(machine, SPREAD), states, step_s)
@@ -122,12 +134,47 @@ def test_intervals_hold_what_they_promise() -> None:
     assert 0.85 < share < 0.99  # of some 390 intervals that are not independent; white errors would leave 0.4
 
 
+def test_intervals_of_plays_know_that_what_a_model_is_off_repeats_itself() -> None:
+    """Four plays with rests between; what is the same in all of them is no chance that four times as many rows fade."""
+    machine = machine_of("6-upru")
+    form, problem = prepare(machine, default_form(machine), Series(rest_to_rest=True)), prepare_fit(machine, cell=True)
+    step_s, rows, plays = 0.02, 500, 4
+    states = states_at(form, random_coefficients(form, 0), step_s * np.arange(rows))
+    truth = of_states(deviate(machine, SPREAD), states, step_s)
+    beta = problem.base.B @ parameters_of(truth.machine, cell=True).values
+    k = np.concatenate([*[np.concatenate([np.zeros(37 + 5 * i, np.intp), np.arange(rows)]) for i in range(plays)],
+                        np.zeros(50, np.intp)])  # fmt: skip
+    inside, alone, rng = list[np.ndarray](), list[np.ndarray](), np.random.default_rng(0)
+    for _ in range(10):
+        off = rng.normal(size=truth.cell_n.shape)
+        for row in range(1, rows):
+            off[row] = 0.9 * off[row - 1] + np.sqrt(1.0 - 0.81) * off[row]
+        force = (truth.cell_n + 0.5 * off)[k] + 0.2 * rng.normal(size=(len(k), 6))
+        every = signals.Rows(step_s * np.arange(len(k)), np.full(len(k), np.nan), truth.axes_m[k], force,
+                             np.ones(force.shape, np.bool_))  # fmt: skip
+
+        def unfiltered(_: float, every=every) -> Iterator[signals.Window]:
+            return signals.windows(iter([every]), machine, signals.Counts(), margin_s=0.0)
+
+        mean = mean_of_repeats(unfiltered)
+        assert mean is not None
+        assert mean.periods == plays
+        for shares, windows in (
+            (inside, lambda mean=mean: iter([mean])),
+            (alone, lambda every=every: signals.windows(iter([every]), machine, signals.Counts())),
+        ):
+            found = fit.fit(problem, [windows])
+            shares.append(np.abs(found.beta - beta)[found.determined] < 1.96 * found.error[found.determined])
+    assert 0.85 < np.concatenate(inside).mean() < 0.99
+    assert np.concatenate(alone).mean() < 0.8  # row after row, as if each play were another experiment
+
+
 # ---------------------------------------------------------------- bodies that can be
 
 
 def test_a_body_that_cannot_be_gives_way_to_the_nearest_that_can() -> None:
     machine = machine_of("6-ups")
-    problem = fit.prepare(machine, cell=False)
+    problem = prepare_fit(machine, cell=False)
     parameters = problem.parameters
     wrong = parameters.values.copy()
     wrong[parameters.names.index("platform_inertia_zz_kg_m2")] = -2.0
@@ -135,7 +182,7 @@ def test_a_body_that_cannot_be_gives_way_to_the_nearest_that_can() -> None:
     found = fit.Fit(
         problem.base.B @ wrong, np.diag((0.1 * np.sqrt(np.diagonal(problem.open_))) ** 2),
         0.1 * np.sqrt(np.diagonal(problem.open_)), np.ones(b, np.bool_), np.full(b + 1, 10.0), 0.0, 1e-4,
-        np.zeros((6, fit.MEMORY)), np.ones(6), np.ones(6), np.ones(6), 1000, 200, 0, 0, 5,
+        np.zeros(6), np.zeros(6), np.zeros((6, fit.MEMORY)), np.ones(6), np.ones(6), np.ones(6), 1000, 200, 0, 0, 5,
     )  # fmt: skip
     physical = feasible.physical(problem, found)
     assert "platform" in physical.bodies
@@ -149,7 +196,8 @@ def test_a_body_that_cannot_be_gives_way_to_the_nearest_that_can() -> None:
 
 def test_friction_alone_leaves_the_bodies() -> None:
     machine = machine_of("6-ups")
-    alone = without_bodies(parameters_of(machine, cell=False))
+    every = parameters_of(machine, cell=False)
+    alone = without(every, bodies(every))
     assert not any(place.body for place in alone.places)
     changed = with_parameters(machine, alone, alone.values + 1.0)
     assert changed.platform == machine.platform
@@ -171,7 +219,7 @@ def test_the_procedure_finds_friction_with_wrong_masses() -> None:
     for i in range(3):  # forces are smooth in between but for the direction: dry friction is laid on afterwards
         smooth = CubicSpline(every, some.axis_n[:, i] - DRY_N * np.sign(rate[every, i]))(np.arange(len(force)))
         force[:, i] = smooth + DRY_N * np.sign(rate[:, i])
-    found = friction.procedure(machine, force, motion, 0)
+    found = friction.procedure(machine, force, motion)
     assert found.viscous == pytest.approx(VISCOUS_N_S_M, rel=0.1)
     assert found.dry_n == pytest.approx(DRY_N, rel=0.1)
 

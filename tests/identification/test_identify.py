@@ -1,16 +1,20 @@
 """`pkm identify` against machines whose parameters are known: forces of the Pinocchio oracle, good data and bad."""
 
+import re
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from controller import schema
 from controller.gateway.recording.recorder import Recorder
 from controller.identification import identify
-from controller.identification.bodies import bodies, parameters_of, pseudo_inertia
-from controller.identification.fit import Problem
+from controller.identification.base_parameters import States
+from controller.identification.bodies import Parameters, bodies, parameters_of, pseudo_inertia
 from controller.identification.identify import Identification, Options
+from controller.identification.problem import Problem, full_columns
 from controller.mechanism import dynamics
 from controller.mechanism.model import build
 from controller.records import Link, Quality
@@ -96,11 +100,14 @@ def test_a_delay_of_seven_milliseconds_is_found_and_corrected(tmp_path: Path) ->
     one = truth("6-upru")
     w = 2.0 * np.pi * np.fft.rfftfreq(len(one.cell_n), one.step_s)[:, None]
     later = np.fft.irfft(np.fft.rfft(one.cell_n, axis=0) * np.exp(-1j * w * 0.007), len(one.cell_n), axis=0)
-    found = identified("6-upru", [cells(tmp_path, **{"cell_{}_n": noisy(later, REPEATS, NOISE_N, 5)})])
-    step = found.steps[0]
+    path = cells(tmp_path, **{"cell_{}_n": noisy(later, REPEATS, NOISE_N, 5)})
+    result = pkm("identify", MACHINES / "6-upru.toml", path)
+    assert result.code == 0, result.out + result.err
+    said = re.search(r"note: forces are (\d\.\d\d) ± 0\.\d\d ms later than positions: corrected", result.out)
+    assert said
+    assert float(said[1]) == pytest.approx(7.0, abs=0.1)
+    step = identified("6-upru", [path]).steps[0]
     assert step.fit.delay_s == pytest.approx(0.007, abs=1e-4)
-    assert any("7.0" in note and "later" in note for note in found.notes)
-    assert found.passed
     off = (step.fit.beta - true_base(step.problem, one)) / step.fit.error
     assert np.abs(off).max() < 4.5
 
@@ -114,6 +121,18 @@ def test_data_without_a_period_are_taken_as_they_are(tmp_path: Path) -> None:
     assert found.passed
     off = (step.fit.beta - true_base(step.problem, one)) / step.fit.error
     assert np.abs(off).max() < 4.5
+
+
+def test_the_last_pass_alone_sees_all_of_long_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = truth("6-upru")
+    path = cells(tmp_path, **{"cell_{}_n": noisy(one.cell_n, 1, NOISE_N, 3)})
+    options = Options([path, path, path], [])
+    whole = identify.identify(machine_of("6-upru"), options).steps[0].fit
+    monkeypatch.setattr("controller.identification.fit.PILOT_NUMBERS", 1)
+    piece = identify.identify(machine_of("6-upru"), options).steps[0].fit
+    assert piece.taken == pytest.approx(whole.taken, rel=0.01)
+    assert np.abs((piece.beta - whole.beta) / whole.error).max() < 0.3
+    np.testing.assert_allclose(piece.error, whole.error, rtol=0.1)
 
 
 def test_outliers_and_gaps_change_nothing(tmp_path: Path) -> None:
@@ -131,6 +150,105 @@ def test_outliers_and_gaps_change_nothing(tmp_path: Path) -> None:
     assert any("without a valid value" in note for note in found.notes)
 
 
+def test_zero_errors_of_cells_are_found_and_corrected(tmp_path: Path) -> None:
+    one, zero_n = truth("6-upru"), np.array([30.0, 0.0, -12.0, 0.0, 0.0, 5.0])
+    path = cells(tmp_path, **{"cell_{}_n": noisy(one.cell_n, REPEATS, NOISE_N, 1) + zero_n})
+    found = identified("6-upru", [path])
+    step = found.steps[0]
+    assert found.passed, identify.verdict(found)
+    assert np.abs((step.fit.zero_n - zero_n) / step.fit.zero_error_n).max() < 4.0
+    assert np.abs((step.fit.beta - true_base(step.problem, one)) / step.fit.error).max() < 4.5
+    assert step.fit.determined[0]  # the weight
+    assert step.after.all_rms_n < 1.02 * NOISE_N
+    # the file is judged without the zero errors, too: what is better is the model
+    assert step.before.all_rms_n == pytest.approx(
+        identified("6-upru", [cells(tmp_path)]).steps[0].before.all_rms_n, rel=0.05
+    )
+    notes = "; ".join(found.notes)
+    assert "load cell 1 reads 30." in notes or "load cell 1 reads 29." in notes
+    assert "too little" in notes
+    assert not any(f"load cell {i} reads" in notes for i in (2, 4, 5))
+
+
+def test_repeats_from_rest_to_rest_are_averaged_whatever_the_rests(tmp_path: Path) -> None:
+    one = truth_of("6-upru", rest=True)
+    rests = [35, 40, 61, 52, 47]  # rows before and after each play
+    k = np.concatenate([
+        np.concatenate([np.zeros(rest, np.intp), np.arange(len(one.axes_m)) if last else []]).astype(np.intp)
+        for rest, last in zip(rests, [True] * REPEATS + [False], strict=True)
+    ])  # fmt: skip
+    played = one._replace(axes_m=one.axes_m[k], cell_n=one.cell_n[k])
+    noise = np.random.default_rng(3).normal(size=played.cell_n.shape) * NOISE_N
+    found = identified("6-upru", [table(tmp_path / "plays.csv", played, {"cell_{}_n": played.cell_n + noise})])
+    step = found.steps[0]
+    assert found.passed, identify.verdict(found)
+    assert step.periods == [REPEATS]
+    np.testing.assert_allclose(step.fit.noise_n, NOISE_N, rtol=0.1)
+    assert np.abs((step.fit.beta - true_base(step.problem, one)) / step.fit.error).max() < 4.5
+    # one play among them that is another motion: nothing is left out, all are taken as they are
+    played.axes_m[rests[0] + 100 : rests[0] + 200] += 1e-2
+    found = identified("6-upru", [table(tmp_path / "other.csv", played, {"cell_{}_n": played.cell_n + noise})])
+    assert found.steps[0].periods == [0]
+
+
+@pytest.mark.parametrize("name", ["6-ups", "6-uhu"])
+def test_losses_of_the_drives_are_those_of_the_file(tmp_path: Path, name: str) -> None:
+    """Screws of which a fifth is lost: 1 / 0.8 of the load where they drive it, 0.8 of it where it drives them."""
+    file = machine_of(name)
+    file = replace(file, legs=replace(file.legs, drive=replace(file.legs.drive, efficiency=0.8)))
+    one = truth_of(name, file=file)
+    path = table(tmp_path / "lossy.csv", one, {"force_{}_n": noisy(one.axis_n, 2, 0.1, 1)}, 2)
+    step = identify.identify(file, Options([path], [])).steps[0]
+    friction_is(step, DRY_N, VISCOUS_N_S_M)
+    assert weight_off(step.problem.parameters, step.physical.values, one) < 2e-3
+    # a file that does not know of the losses is not told so, but the verdict says how far off its model stays
+    step = identify.identify(machine_of(name), Options([path], [])).steps[0]
+    assert step.after.all_rms_n > 20.0 * 0.1
+
+
+@pytest.mark.parametrize("seals_m", [(0.0, 0.0), (0.1, 0.5)])
+def test_friction_that_grows_with_the_load_on_the_seals(tmp_path: Path, seals_m: tuple[float, float]) -> None:
+    """Loads of the oracle; the file has less than half of the true coefficient."""
+    file = machine_of("3-ups-s")
+
+    def rubbing(normal: float) -> schema.Machine:
+        friction = replace(file.legs.friction, normal=normal, gland_m=seals_m[0], piston_m=seals_m[1])
+        return replace(file, legs=replace(file.legs, friction=friction))
+
+    one = truth_of("3-ups-s", file=rubbing(0.05))
+    path = table(tmp_path / "seals.csv", one, {"force_{}_n": noisy(one.axis_n, REPEATS, 0.1, 1)}, REPEATS)
+    step = identify.identify(rubbing(0.02), Options([path], [])).steps[0]
+    friction_is(step, DRY_N, VISCOUS_N_S_M)
+    names = [step.problem.parameters.names[k] for k in step.problem.base.columns]
+    at = names.index("normal")
+    assert step.fit.determined[at]
+    # the load is that of bodies near the file, 6 % too light, as far as forces of the axes do not tell them
+    assert step.fit.beta[at] == pytest.approx(0.05, rel=0.05)
+
+
+def friction_is(step: identify.Step, dry_n: float, viscous_n_s_m: float) -> None:
+    names = [step.problem.parameters.names[k] for k in step.problem.base.columns]
+    for end, right in (("coulomb_n", dry_n), ("viscous_n_s_m", viscous_n_s_m)):
+        k = next(k for k, name in enumerate(names) if name.endswith(end))
+        assert step.fit.beta[k] == pytest.approx(right, abs=max(4.0 * step.fit.error[k], 0.02 * right))
+
+
+def weight_off(parameters: Parameters, values: np.ndarray, of: Truth) -> float:
+    """How far the forces at rest are off, over the largest of them."""
+    true = parameters_of(of.machine, cell=False)
+    home = of.machine.platform.home
+    x = np.array([[home.x_m, home.y_m, home.z_m, 0.05, 0.05, 0.05]])
+    still = States(x, np.zeros((1, 6)), np.zeros((1, 6)))
+    force, right = (
+        columns @ p + known
+        for p, (columns, known) in (
+            (values, full_columns(of.machine, build(of.machine), parameters, False, still)),
+            (true.values, full_columns(of.machine, build(of.machine), true, False, still)),
+        )
+    )
+    return float(np.abs(force - right).max() / np.abs(right).max())
+
+
 # ---------------------------------------------------------------- bad data, each told in a sentence
 
 
@@ -139,6 +257,7 @@ def told(tmp_path: Path, force: np.ndarray) -> str:
     path = cells(tmp_path, **{"cell_{}_n": force})
     result = pkm("identify", MACHINES / "6-upru.toml", path)
     assert result.code == 1, result.out
+    assert all(float(factor) < 1e3 for factor in re.findall(r"[+-] ([\d.e+]+) (?:leg|platform|L\d)_", result.out))
     assert result.err == ""
     last = result.out.splitlines()[-1]
     assert last.startswith("FAIL: ")
@@ -175,7 +294,9 @@ def test_a_run_at_rest(tmp_path: Path) -> None:
     path = table(tmp_path / "rest.csv", still, {"cell_{}_n": noisy(one.cell_n[:1], len(one.axes_m), NOISE_N, 1)})
     result = pkm("identify", MACHINES / "6-upru.toml", path)
     assert result.code == 1
-    assert "the machine is at rest throughout" in result.out
+    assert result.out.splitlines()[-1].startswith(
+        "FAIL: the machine is at rest throughout: no axis goes further than 0 mm"
+    )
 
 
 def test_forces_of_another_machine(tmp_path: Path) -> None:
@@ -217,7 +338,7 @@ def test_report_and_a_new_machine_file(tmp_path: Path) -> None:
     weight = machine.platform.mass_kg + 6.0 * sum(machine.legs.links[name].mass_kg for name in ("L1", "L2"))
     true = truth("6-upru").machine
     right = true.platform.mass_kg + 6.0 * sum(true.legs.links[name].mass_kg for name in ("L1", "L2"))
-    assert weight == pytest.approx(right, rel=2e-3)
+    assert weight == pytest.approx(right, rel=0.01)  # standard error 0.25 %: the zeros of the cells are not known
     parameters = parameters_of(machine, cell=True)
     for body in bodies(parameters):
         J = pseudo_inertia(parameters.values[body.at])

@@ -1,12 +1,14 @@
 """Time bases, gaps, filters, periods: against signals whose values and derivatives are known in closed form."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from controller.identification import signals
-from controller.identification.signals import Counts, Rows, Window, averaged, period_of, windows
+from controller.identification.repeats import averaged, period_of
+from controller.identification.signals import Counts, Rows, Window, windows
 from controller.mechanism import kinematics
 from controller.mechanism.model import build, home_pose
 from tests.identification.simulated import machine_of
@@ -55,7 +57,9 @@ def test_motion_by_its_fourier_series_is_the_true_motion() -> None:
     found = period_of(list(windows([rows_at(t)], MACHINE, Counts(), margin_s=0.0)))
     assert found is not None
     assert found[0] == pytest.approx(10.0, abs=1e-6)
-    mean = averaged(lambda: windows([rows_at(t)], MACHINE, Counts(), margin_s=0.0), 1000, 0)
+    mean = averaged(
+        lambda: windows([rows_at(t)], MACHINE, Counts(), margin_s=0.0), 1000, lambda: itertools.count(0, 1000)
+    )
     assert mean is not None
     assert mean.periods == 3
     states = signals.motion(MODEL, mean, signals.filter_of(mean, None))
