@@ -175,6 +175,12 @@ def _add_plc(cell: "Cell", found: dict[str, Fault]) -> None:
     def stick(index: int) -> Switch:
         return lambda value: cell.plant.stick(index, _number(value))
 
+    def lead(index: int) -> Switch:
+        return lambda value: cell.plant.mislead(index, _travel(value))
+
+    def swap(value: str) -> None:
+        cell.plant.swap(None if value == "off" else _two_legs(value, len(cx.drive_share)))
+
     def push(value: str) -> None:
         numbers = [0.0] * 6 if value == "off" else [_number(part) for part in value.split(",")]
         cell.plant.push(numbers + [0.0] * (6 - len(numbers)))
@@ -182,8 +188,10 @@ def _add_plc(cell: "Cell", found: dict[str, Fault]) -> None:
     found["plant.push"] = Fault(
         "something pushes the platform: force, then moment about o, in base axes", "FX,FY,FZ,MX,MY,MZ", push
     )
+    found["legs.swapped"] = Fault("power and encoder of two legs are interchanged, drives off", "I,J", swap)
     for i in range(len(cx.drive_share)):
         found |= {
+            f"leg.{i + 1}.lead": Fault(f"leg {i + 1} goes so many times what its axis says, drives off", "S", lead(i)),
             f"leg.{i + 1}.stuck": Fault(f"leg {i + 1} rubs so much more", "N", stick(i)),
             f"leg.{i + 1}.no-mark": Fault(f"the reference mark of leg {i + 1} came off", "", no_mark(i)),
             f"leg.{i + 1}.force-spike": Fault(f"one reading of the force while leg {i + 1} homes", "N", spike(i)),
@@ -250,6 +258,20 @@ def _number(value: str, off: float = 0.0) -> float:
     if not math.isfinite(number):
         raise ValueError
     return number
+
+
+def _travel(value: str) -> float:
+    travel = _number(value, 1.0)
+    if travel == 0.0:
+        raise ValueError
+    return travel
+
+
+def _two_legs(value: str, n: int) -> tuple[int, int]:
+    i, j = (int(part) - 1 for part in value.split(","))
+    if i == j or not (0 <= i < n and 0 <= j < n):
+        raise ValueError
+    return i, j
 
 
 class Switches:

@@ -151,6 +151,9 @@ class Plant:
         self._resolution_m = cell.encoder_resolution_m
         most_m = 0.0 if cell.homed else cell.encoder_offset_m
         self._offset_m = np.random.default_rng((cell.seed, 2)).uniform(-most_m, most_m, len(machine.leg))
+        self._leg_of = np.arange(len(machine.leg))  # which leg the drive of each axis is wired to
+        self._travel = np.ones(len(machine.leg))  # how far each leg goes per metre of its axis
+        self._miswired = False
         self._low_m, self._high_m = np.array([[-np.inf], [np.inf]]) * np.ones(len(machine.leg))
         self._bounded = False
         self._cell_noise_n = cell.cell_noise_n
@@ -174,12 +177,41 @@ class Plant:
 
     @property
     def axis_m(self) -> Array:
-        """Where the axes really are."""
+        """Where the axes really are: the legs that their drives move."""
+        return self._leg_m[self._leg_of] if self._miswired else self._leg_m
+
+    @property
+    def _leg_m(self) -> Array:
         return self._home_m + self._qpos[self._axis_q] / self._per_axis
 
     def encoder_m(self, axis_m: Array) -> Array:
         """What the encoders show when the axes are there."""
+        if self._miswired:
+            home_m = self._home_m[self._leg_of]
+            axis_m = home_m + (axis_m - home_m) / self._travel[self._leg_of]
         return _quantised(axis_m + self._offset_m, self._resolution_m)
+
+    def swap(self, legs: tuple[int, int] | None) -> None:
+        """Plug power and encoder of two legs (from 0) into each other's drives; None: every leg into its own. Load
+        cells stay where they are. For drives that are off."""
+        self._leg_of = np.arange(len(self._leg_of))
+        if legs:
+            self._leg_of[list(legs)] = legs[::-1]
+        self._wired_again()
+
+    def mislead(self, leg: int, travel: float) -> None:
+        """Fit a screw with which a leg (from 0) goes `travel` times what its axis says, counted from home."""
+        self._travel[leg] = travel
+        self._wired_again()
+
+    def _wired_again(self) -> None:
+        self._miswired = bool((self._leg_of != np.arange(len(self._leg_of))).any() or (self._travel != 1.0).any())
+
+    def _on_legs(self, force_n: Array) -> Array:
+        """Forces on the legs from those on the axes: what a screw takes from the way it gives to the force."""
+        legs_n = np.empty_like(force_n)
+        legs_n[self._leg_of] = force_n
+        return legs_n / self._travel
 
     def stop_at(self, length_m: Array, direction: float) -> None:
         """A mechanical stop for axes that move in this direction."""
@@ -192,7 +224,7 @@ class Plant:
     def block(self, leg: int, blocked: bool) -> None:
         """Hold a leg (from 0) where it is, whatever its drive does; it is free again without its stop."""
         self._bounded = True
-        here_m = self.axis_m[leg]
+        here_m = self._leg_m[leg]
         self._low_m[leg], self._high_m[leg] = (here_m, here_m) if blocked else (-np.inf, np.inf)
 
     def push(self, wrench: ArrayLike) -> None:
@@ -211,6 +243,10 @@ class Plant:
     @property
     def velocity_m_s(self) -> Array:
         """Rates of the axes, not quantised: a drive works on a far finer grid than it reports."""
+        return (self._leg_m_s / self._travel)[self._leg_of] if self._miswired else self._leg_m_s
+
+    @property
+    def _leg_m_s(self) -> Array:
         return self._qvel[self._axis_v] / self._per_axis
 
     @property
@@ -227,7 +263,7 @@ class Plant:
         closed brake in its place; 0 where nobody asks."""
         held_n = np.zeros(len(self._axis_v))
         held_n[self._held] = self._sensors[self._held_at]
-        return held_n
+        return (held_n * self._travel)[self._leg_of] if self._miswired else held_n
 
     def pose(self) -> Array:
         """True platform pose x, y, z (m), yaw, pitch, roll (rad) in the base frame."""
@@ -250,6 +286,8 @@ class Plant:
         if force_n is None:
             self._brake()
         else:
+            if self._miswired:
+                force_n = self._on_legs(force_n)
             if self._braked:
                 self._release(force_n)
             line = self._delay_line
@@ -300,9 +338,9 @@ class Plant:
 
     def _push_back(self) -> None:
         """Stops are stiff springs with dampers, which push only."""
-        axis_m = self.axis_m
-        beyond_m = np.minimum(axis_m - self._low_m, 0.0) + np.maximum(axis_m - self._high_m, 0.0)
-        push_n: Array = -STOP_N_M * beyond_m - STOP_N_S_M * self.velocity_m_s * (beyond_m != 0.0)
+        leg_m = self._leg_m
+        beyond_m = np.minimum(leg_m - self._low_m, 0.0) + np.maximum(leg_m - self._high_m, 0.0)
+        push_n: Array = -STOP_N_M * beyond_m - STOP_N_S_M * self._leg_m_s * (beyond_m != 0.0)
         only_n: Array = np.where(beyond_m < 0.0, np.maximum(push_n, 0.0), np.minimum(push_n, 0.0))
         self.data.qfrc_applied[self._axis_v] = only_n / self._per_axis
 
@@ -327,7 +365,7 @@ class Plant:
             self._braked = True
             self._ctrl[:] = 0.0
             self.model.dof_frictionloss[self._axis_v] = self._friction + self._brake_force
-        if np.abs(self.velocity_m_s).max() < BRAKE_LOCKS_M_S:
+        if np.abs(self._leg_m_s).max() < BRAKE_LOCKS_M_S:
             self._locked = True
             self.model.eq_data[self._brakes, 0] = self._qpos[self._axis_q]
             self.data.eq_active[self._brakes] = 1

@@ -54,7 +54,7 @@ def switching(cell: Cell, folder: Path, *asked: Switching) -> list[Reply]:
 
 def example(value: str) -> str:
     """A value that a fault takes."""
-    return {"": "", "[N]": "2", "N": "7", "CODE": "6", "BITS": "1"}.get(value, "0.05")
+    return {"": "", "[N]": "2", "I,J": "1,3", "N": "7", "CODE": "6", "BITS": "1"}.get(value, "0.05")
 
 
 @pytest.mark.parametrize("site", [SIMULATION, LINES], ids=["terminals", "lines"])

@@ -11,6 +11,9 @@ import random
 import re
 import shutil
 import signal
+import socket
+import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +46,22 @@ VIEWS = ["Overview", "3-D", "Trends", "Scope", "Events", "Recordings", "Health",
 SITES = sorted(path.stem for path in (ROOT / "config" / "sites").glob("simulation*.toml"))
 TABLET = {"width": 1024, "height": 768}
 HOME_Z_M = 0.85
+MORE = """
+[tracks.wave]
+kind = "fourier"
+base_frequency_hz = 0.5
+periods = 2
+sine = { x_m = [0.01] }
+
+[tracks.nod]
+kind = "fourier"
+base_frequency_hz = 0.5
+periods = 2
+sine = { pitch_rad = [0.02] }
+
+[stream]
+address = "HOST"
+"""
 
 expect.set_options(timeout=1e3 * PATIENCE_S)
 
@@ -52,7 +71,9 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         site = folder / "port.toml"
-        site.write_text(SIMULATION.read_text().replace("port = 8080", f"port = {free_port()}"))
+        self.host_port = free_port()  # of the motion-base host
+        more = MORE.replace("HOST", f"127.0.0.1:{self.host_port}")
+        site.write_text(SIMULATION.read_text().replace("port = 8080", f"port = {free_port()}") + more)
         self.stand = Stand(folder, site, {"z_m": 0.02})
         found = parse(self.stand.system.site.read_text(), Site, folder)
         for name, role in ROLES.items():
@@ -144,6 +165,35 @@ def screen(browser: Browser, desk: Desk) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+class Host(threading.Thread):
+    """A motion-base host: sends the pose where the machine is, swaying in y by `sway_m`, 50 times a second."""
+
+    def __init__(self, port: int, row: dict[str, float]) -> None:
+        super().__init__()
+        self.pose, self.sway_m = [row[f"reference_{name}"] for name in POSE], 0.0
+        self._port, self._ended = port, threading.Event()
+
+    def run(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            since_s = None
+            for seq in range(1 << 20):
+                time_s = time.monotonic()
+                since_s = since_s or (time_s if self.sway_m else None)
+                sway_m = self.sway_m * math.sin(math.pi * (time_s - since_s)) if since_s else 0.0
+                pose = [self.pose[0], self.pose[1] + sway_m, *self.pose[2:]]
+                way.sendto(struct.pack("<4sHHII7d", b"PKMS", 1, 0, seq, 0, time_s, *pose), ("127.0.0.1", self._port))
+                if self._ended.wait(0.02):
+                    return
+
+    def __enter__(self) -> "Host":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join()
 
 
 def view(page: Page, name: str) -> None:
@@ -524,6 +574,44 @@ def test_esc_stops_at_once_and_is_never_asked_twice(desk: Desk, screen: Open) ->
     assert 4 in kinds  # RequestKind.STOP
     assert desk.stand.wait(lambda row: row["mode"] != Mode.ACTIVE, PATIENCE_S)
     expect(page.locator(".dialog")).to_have_count(0)
+
+
+def test_a_track_is_chosen_by_its_name_and_followed(desk: Desk, screen: Open) -> None:
+    page = screen("olaf")
+    for _ in range(6):  # a busy computer may stop the motion on its way
+        desk.reach(Mode.READY)
+        desk.stand.mark()
+        page.locator("[data-kind=track]").first.click()
+        page.locator(".dialog select").select_option("nod")
+        go = page.locator(".dialog .go")
+        if not within(8.0, go.is_enabled):
+            page.locator(".dialog .cancel").click()
+            continue
+        go.click()
+        expect(page.locator(".answer")).to_contain_text("TRACK is")
+        if within(6.0, lambda: abs(desk.stand.latest()["reference_pitch_rad"]) > 0.015):
+            break
+    else:
+        raise AssertionError("the track was never followed")
+    x_m = [row["reference_x_m"] for row in desk.stand.dicts()]
+    assert max(x_m) - min(x_m) < 0.005  # no "wave"
+
+
+def test_the_host_is_followed_from_the_page(desk: Desk, screen: Open) -> None:
+    page = screen("olaf")
+    for _ in range(6):
+        desk.reach(Mode.READY)
+        with Host(desk.host_port, desk.stand.latest()) as host:
+            assert within(PATIENCE_S, lambda: desk.stand.latest()["stream_seq"] > 5)
+            page.locator("[data-kind=stream]").first.click()
+            page.locator(".dialog .go").click()
+            expect(page.locator(".answer")).to_contain_text("STREAM is")
+            host.sway_m = 0.01
+            if within(6.0, lambda: abs(desk.stand.latest()["y_m"] - host.pose[1]) > 0.005):
+                break
+    else:
+        raise AssertionError("the host was never followed")
+    expect(page.locator(".mode")).to_contain_text("READY")  # it has gone, and the motion has ended
 
 
 def test_a_fault_stands_out_until_somebody_acknowledges_it(desk: Desk, screen: Open) -> None:
