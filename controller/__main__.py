@@ -388,16 +388,16 @@ def _doctor(options: Any) -> int:
 
 
 def _commission(options: Any) -> int:
-    from controller.commands import commission
+    from controller.commands.commission import command
 
     logging.basicConfig(level=logging.ERROR)  # what the drivers warn of stands in the steps
-    asked = commission.Options(
+    asked = command.Options(
         options.site, options.engineer, options.answers, options.yes, tuple(options.again), options.last,
         options.seconds, options.record, options.user, options.show,
     )  # fmt: skip
     if options.protocol:
-        return commission.accept(asked, options.protocol, _password, sys.stdout)
-    return commission.commission(asked, _password, sys.stdout)
+        return command.accept(asked, options.protocol, _password, sys.stdout)
+    return command.commission(asked, _password, sys.stdout)
 
 
 def _table(options: Any) -> int:

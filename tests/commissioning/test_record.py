@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.commands import commission
+from controller.commands.commission import command
 from controller.commissioning import record
 from controller.commissioning.record import Entry, Said, Trouble
 from controller.commissioning.steps import STEPS
@@ -26,7 +26,7 @@ def entry(step: str, verdict: record.Word = "pass", hashes: tuple[str, str] = HA
 
 
 def test_every_step_is_done_by_something_and_needs_only_what_comes_before() -> None:
-    assert set(commission.DONE_BY) == {step.name for step in STEPS}
+    assert set(command.DONE_BY) == {step.name for step in STEPS}
     seen: set[str] = set()
     for step in STEPS:
         assert set(step.needs) <= seen and step.shows and step.how and step.passes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.commands.commission import record_path
+from controller.commands.commission.command import record_path
 from controller.commissioning import record
 from controller.commissioning.steps import STEPS
 from controller.records import Mode

@@ -1,0 +1,1 @@
+"""`pkm commission`: the walk, and how each of its steps is done."""
