@@ -13,11 +13,13 @@ run: install
 demo: install
 	$(BIN)/pkm run $(SITE) --demo
 
-# What runs in real time has the computer for itself. A computer that stalls for 50 ms stops the machine, as it should:
-# such a test may be run again twice, which the summary counts.
+# Two whole systems in real time go on two cores, three do not, and those that look at times have the computer for
+# themselves. A computer that stalls for 50 ms stops the machine, as it should: such a test may be run again twice, which
+# the summary counts.
 test: install
 	$(BIN)/python -m pytest -n 2 -m "not real_time"
-	$(BIN)/python -m pytest -m real_time --reruns 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile --reruns 2 -m "real_time and not alone"
+	$(BIN)/python -m pytest --reruns 2 -m alone
 
 # Every fault of network, PLC, terminals and instruments played to the whole system, and the table of what came of it.
 faults: install

@@ -10,9 +10,10 @@ from tests.table import table
 settings.register_profile("project", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
-# Whole systems run in real time: these are for a computer that does nothing else meanwhile (folders and files).
+# Whole systems run in real time (folders and files): no more than two at a time, or one where times are looked at.
+ALONE = "hil"
 REAL_TIME = {
-    "hil", "service", "test_blocks.py", "test_doctor.py", "test_endurance.py", "test_force_mode.py", "test_homing.py",
+    ALONE, "service", "test_blocks.py", "test_doctor.py", "test_endurance.py", "test_force_mode.py", "test_homing.py",
     "test_network_faults.py", "test_page.py", "test_replayed.py", "test_shadow.py", "test_whole.py",
 }  # fmt: skip
 
@@ -24,8 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before it is asked which tests are wanted
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if REAL_TIME & set(Path(item.path).parts):
+        places = set(Path(item.path).parts)
+        if places & REAL_TIME:
             item.add_marker("real_time")
+        if ALONE in places:
+            item.add_marker("alone")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -49,7 +49,7 @@ def mqtt_port(text: str) -> int:
 
 def test_demo_moves_publishes_records_and_replays_bit_for_bit(start: Any, tmp_path: Path) -> None:
     site = own_site(tmp_path)
-    system = start("--demo", "--duration", "12", "--json", site=site)
+    system = start("--demo", "--duration", "9", "--json", site=site)
     system.said("broker started")
     wait_until(lambda: accepts(mqtt_port(site)))
     listener = Listener(mqtt_port(site), "simulation")
@@ -58,7 +58,7 @@ def test_demo_moves_publishes_records_and_replays_bit_for_bit(start: Any, tmp_pa
     listener.close()
 
     summary = system.summary
-    assert summary["ticks"] == summary["recorded"] == 1200
+    assert summary["ticks"] == summary["recorded"] == 900
     assert summary["mode"] == "OFF"
     assert set(summary["faults"]) <= {"STATUS_LATE", "OVERRUN"}  # a machine that others load may be late, and says so
     assert summary["following_error_m"]["peak"] > 0.0
@@ -67,16 +67,16 @@ def test_demo_moves_publishes_records_and_replays_bit_for_bit(start: Any, tmp_pa
     )
 
     meta, columns, rows = system.recording()
-    assert len(rows) == 1200
+    assert len(rows) == 900
     assert np.nanmax(columns["z_m"]) - np.nanmin(columns["z_m"]) > 0.02
     assert set(columns["mode"]) >= {Mode.OFF, Mode.READY, Mode.ACTIVE}
     assert replay(meta, rows, Path(summary["recording"])) is None
     changed = rows.copy()
     at = meta["channels"].index(next(c for c in meta["channels"] if c[0] == "command_3_m"))
-    changed[700, at] = np.nextafter(changed[700, at], 2.0)
+    changed[600, at] = np.nextafter(changed[600, at], 2.0)
     difference = replay(meta, changed, Path(summary["recording"]))
     assert difference is not None
-    assert (difference.row, difference.channel) == (700, "command_3_m")
+    assert (difference.row, difference.channel) == (600, "command_3_m")
 
     states = listener.payloads("state")
     assert states[0]["online"] is True
@@ -87,16 +87,16 @@ def test_demo_moves_publishes_records_and_replays_bit_for_bit(start: Any, tmp_pa
     live = listener.payloads("telemetry/live")
     assert all(isinstance(value, (int, float)) or value is None for data in live for value in data.values())
     seen = listener.sequence()
-    assert seen == list(range(seen[0], 1200))  # no gap, none twice
+    assert seen == list(range(seen[0], 900))  # no gap, none twice
     assert any(event["kind"] == "mode" for event in listener.payloads("event"))
 
 
 @pytest.mark.parametrize("machine", ["6-upru-unequal-legs", "6-ups", "6-uhu", "3-ups-s", "2-upr-2-rpu"])
 def test_every_mechanism_moves_in_its_own_cell(start: Any, tmp_path: Path, machine: str) -> None:
     site = own_site(tmp_path, SIMULATION.with_name(f"simulation-{machine}.toml"))
-    system = start("--demo", "--duration", "7", "--json", site=site)
+    system = start("--demo", "--duration", "5", "--json", site=site)
     assert system.ends() == 0, system.log.read_text()
-    assert system.summary["recorded"] == system.summary["ticks"] == 700
+    assert system.summary["recorded"] == system.summary["ticks"] == 500
     meta, columns, rows = system.recording()
     assert Mode.ACTIVE in columns["mode"]
     lengths = np.array([columns[f"length_{i}_m"] for i in range(1, meta["legs"] + 1)])
@@ -105,7 +105,7 @@ def test_every_mechanism_moves_in_its_own_cell(start: Any, tmp_path: Path, machi
 
 
 def test_killed_gateway_leaves_control_alone_and_no_sample_is_lost(start: Any, tmp_path: Path) -> None:
-    system = start("--demo", "--duration", "12", "--json", site=own_site(tmp_path))
+    system = start("--demo", "--duration", "9", "--json", site=own_site(tmp_path))
     system.said("READY → ACTIVE")
     time.sleep(2.0)
     os.kill(system.pid("gateway"), signal.SIGKILL)
@@ -114,7 +114,7 @@ def test_killed_gateway_leaves_control_alone_and_no_sample_is_lost(start: Any, t
     summary = system.summary
     meta, columns, rows = system.recording()
     assert len(parts(Path(summary["recording"]))) == 2
-    assert len(rows) == summary["ticks"] == summary["recorded"] == 1200
+    assert len(rows) == summary["ticks"] == summary["recorded"] == 900
     assert meta["recording"]["gaps"] == []
     assert meta["recording"]["duplicates"] == 0
     assert Mode.FAULT not in columns["mode"]
@@ -206,16 +206,16 @@ def test_operator_by_the_shell_and_an_orderly_end_by_ctrl_c(start: Any, tmp_path
 
 
 def test_frozen_and_killed_broker_does_not_touch_control(start: Any, tmp_path: Path) -> None:
-    system = start("--demo", "--duration", "12", "--json", site=own_site(tmp_path))
+    system = start("--demo", "--duration", "9", "--json", site=own_site(tmp_path))
     system.said("READY → ACTIVE")
     broker = system.pid("broker")
     os.kill(broker, signal.SIGSTOP)
-    time.sleep(4.0)
+    time.sleep(3.0)
     os.kill(broker, signal.SIGCONT)
     time.sleep(1.0)
     os.kill(broker, signal.SIGKILL)
     assert system.ends() == 0, system.log.read_text()
-    assert system.summary["recorded"] == system.summary["ticks"] == 1200
+    assert system.summary["recorded"] == system.summary["ticks"] == 900
     assert "broker was ended by SIGKILL; started again" in system.log.read_text()
 
 
