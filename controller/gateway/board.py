@@ -1,6 +1,5 @@
 """What the gateway knows at the moment and what it told: written by the service, read by the operator page."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from controller.gateway.events import Event, unix_s
+from controller.gateway.events import Event, now_t
 from controller.ring import RingReader
 
 EVENTS = 1000  # that are kept for the page
@@ -39,11 +38,7 @@ class Board:
 
     def tell_now(self, event: Event) -> None:
         """Tell an event of this moment, by the clock of the session: a step of the wall clock does not reach it."""
-        t = event.t
-        if self.ring:
-            meta = self.ring.meta
-            t = unix_s(meta["started_unix_s"], time.monotonic() - meta["started_monotonic_s"])
-        self.tell(msgspec.structs.replace(event, t=t))
+        self.tell(msgspec.structs.replace(event, t=now_t(self.ring.meta)) if self.ring else event)
 
     def to_record(self) -> list[Event]:
         """The events that are not recorded yet, each once."""

@@ -1,8 +1,10 @@
 """Events: what an operator is told, derived from two rows of the ring that follow each other. Pure."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -121,6 +123,11 @@ def whole(value: float) -> int:
 def unix_s(started_unix_s: float, t_s: float) -> float:
     """Unix time of a row; the start of the session for a time stamp that cannot be."""
     return started_unix_s + (t_s if 0.0 <= t_s < 1e9 else 0.0)
+
+
+def now_t(meta: Mapping[str, Any]) -> float:
+    """Unix time of this moment by the clock pair of a session: a step of the wall clock tears nothing apart."""
+    return unix_s(meta["started_unix_s"], time.monotonic() - meta["started_monotonic_s"])
 
 
 def code_name(kind: type[IntEnum] | type[IntFlag], value: float) -> str:

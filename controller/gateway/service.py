@@ -12,7 +12,7 @@ import numpy as np
 
 from controller.gateway.admission import Admission
 from controller.gateway.board import Board
-from controller.gateway.events import Event, Flickering, code_name, events, unix_s
+from controller.gateway.events import Event, Flickering, code_name, events, now_t, unix_s
 from controller.gateway.mqtt.publisher import Publisher
 from controller.gateway.recording.keeper import Keeper, alive, is_recorded, salvage_left
 from controller.gateway.web.server import serving
@@ -60,9 +60,7 @@ def _writer_gone(ring: RingReader, path: Path) -> str | None:
 
 
 def _event(ring: RingReader, kind: str, code: str, text: str) -> Event:
-    # the clock pair of the session: a step of the wall clock does not tear events and samples apart
-    t = unix_s(ring.meta["started_unix_s"], time.monotonic() - ring.meta["started_monotonic_s"])
-    return Event(t, kind, code, text, {})
+    return Event(now_t(ring.meta), kind, code, text, {})
 
 
 def _complain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

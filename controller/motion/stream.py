@@ -29,7 +29,6 @@ BRAKING = 0.4  # of the acceleration with which a gap is closed: the rest is for
 SPEED = 0.95  # of the platform's speed: the jerk of all coordinates together may let one pass it a little
 FADING = 1.0  # of twice the jerk, for the same reason
 LEGS = 0.93  # of speed, acceleration and jerk of the legs
-TOLD_S = 0.2  # Limit.POSE goes on after a pose beyond the bounds: a host at the edge makes one event, not hundreds
 DRIFT = 1e-3  # s/s by which the clocks of host and loop may part
 MOST_TICKS = 20  # of skipped ones made up for; more are a stop anyway
 BISECTIONS = 12  # of the way from home to a pose that the legs do not reach
@@ -73,8 +72,7 @@ def begin(law: Law, reference: Reference, stream: Stream | None, now_s: float) -
         return None
     target, limited = _allowed(law, stream.pose)
     behind_s = now_s - stream.age_s - stream.host_s
-    until_s = now_s + TOLD_S if limited else -math.inf
-    return Chase(reference, stop, stream.seq, stream.host_s, behind_s, law.timeout_s, target, ZERO, reference, until_s)
+    return Chase(reference, stop, stream.seq, stream.host_s, behind_s, law.timeout_s, target, ZERO, reference, limited)
 
 
 def is_lost(law: Law, plan: Chase, stream: Stream | None) -> bool:
@@ -86,9 +84,11 @@ def chase(law: Law, plan: Chase, stream: Stream | None, twist: Array, now_s: flo
     """The plan `ticks` ticks later, at `now_s`, and whether the bounds acted; `twist` (n,): screw twists near by."""
     if stream is not None and stream.seq != plan.seq and stream.host_s > plan.host_s:
         plan = _received(law, plan, stream, now_s)
+    acted = plan.limited
     for before in reversed(range(min(ticks, MOST_TICKS))):
-        plan = _step(law, plan, twist, now_s - before * law.period_s)
-    return plan, Limit.POSE if now_s <= plan.limited_until_s else Limit.NONE
+        plan, stopping = _step(law, plan, twist, now_s - before * law.period_s)
+        acted |= stopping
+    return plan, Limit.POSE if acted else Limit.NONE
 
 
 def _received(law: Law, plan: Chase, stream: Stream, now_s: float) -> Chase:
@@ -98,10 +98,9 @@ def _received(law: Law, plan: Chase, stream: Stream, now_s: float) -> Chase:
     rate = (target - plan.target) / since_s if since_s <= law.timeout_s else ZERO
     # what came quickest tells the two clocks apart best: network and ticks only ever make it later
     behind_s = min(now_s - stream.age_s - stream.host_s, plan.behind_s + DRIFT * since_s)
-    until_s = now_s + TOLD_S if limited else plan.limited_until_s
     return plan._replace(
         seq=stream.seq, host_s=stream.host_s, behind_s=behind_s, since_s=since_s, target=target, target_rate=rate,
-        limited_until_s=until_s,
+        limited=limited,
     )  # fmt: skip
 
 
@@ -135,8 +134,8 @@ def _reached(law: Law, poses: Array) -> bool:
     )
 
 
-def _step(law: Law, plan: Chase, twist: Array, now_s: float) -> Chase:
-    """One tick further."""
+def _step(law: Law, plan: Chase, twist: Array, now_s: float) -> tuple[Chase, bool]:
+    """One tick further, and whether it is one of the stop, since the bounds leave no other."""
     h, motion = law.period_s, law.motion
     x, xd, xdd = plan.reference.pose, plan.reference.rate, plan.reference.acceleration
     smooth = _filtered(law, plan, now_s - plan.behind_s - plan.host_s)
@@ -163,10 +162,9 @@ def _step(law: Law, plan: Chase, twist: Array, now_s: float) -> Chase:
 
     reference = Reference(x + h * xd + h * h * (xdd / 2.0 + change / 6.0), xd + h * (xdd + change / 2.0), xdd + change)
     stop = trajectory.plan_stop(motion, reference, now_s)
-    until_s = plan.limited_until_s
     if stop is None or not _stays_inside(law, stop, x):
-        reference, stop, until_s = trajectory.at(plan.stop, now_s), plan.stop, now_s + TOLD_S
-    return plan._replace(reference=reference, stop=stop, smooth=smooth, limited_until_s=until_s)
+        return plan._replace(reference=trajectory.at(plan.stop, now_s), smooth=smooth), True
+    return plan._replace(reference=reference, stop=stop, smooth=smooth), False
 
 
 def _filtered(law: Law, plan: Chase, age_s: float) -> Reference:

@@ -73,7 +73,7 @@ class Chase(NamedTuple):
     target: Array  # (6,) it, as far as it is inside the bounds
     target_rate: Array  # (6,)
     smooth: Reference  # the target, filtered
-    limited_until_s: float  # Limit.POSE is told up to then
+    limited: bool  # the pose that is followed was brought inside the bounds
 
 
 Plan = Hold | Move | Sine | Along | Chase

@@ -21,7 +21,7 @@ import aiomqtt
 import msgspec
 
 from controller.errors import ConfigurationError
-from controller.gateway.events import Event, unix_s
+from controller.gateway.events import Event, now_t, unix_s
 from controller.gateway.mqtt import client as connection
 from controller.records import POSE, Array
 from controller.ring import RingReader
@@ -182,9 +182,7 @@ class Publisher:
         self.tell(Event(self._now(), "publishing", code, text, values or {}))
 
     def _now(self) -> float:
-        # the clock pair of the session: a step of the wall clock does not reach what is published
-        meta = self._ring.meta
-        return round(unix_s(meta["started_unix_s"], time.monotonic() - meta["started_monotonic_s"]), 6)
+        return round(now_t(self._ring.meta), 6)
 
     async def _connection(self) -> bool:
         """One connection to its end; False if the next one is to use other topics."""

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from controller.gateway.events import Event, code_name, events, unix_s, whole
+from controller.gateway.events import Event, code_name, events, now_t, unix_s, whole
 from controller.gateway.recording.recorder import CHANNELS, Recorder, begun, recording_path, recover
 from controller.gateway.recording.shelf import flight_path, removed_flights, removed_runs
 from controller.recording import CDR_HEADER, SEQUENCE_BITS, guarded, parts, survey
@@ -197,8 +197,7 @@ class Keeper:
         self._problem = str(error)
 
     def _tell(self, code: str, text: str, values: dict[str, float | None] | None = None) -> None:
-        t = unix_s(self._meta["started_unix_s"], time.monotonic() - self._meta["started_monotonic_s"])
-        event = Event(t, "recording", code, text, values or {})
+        event = Event(now_t(self._meta), "recording", code, text, values or {})
         self._told.append(event)
         self._events.append(event)
 

@@ -43,6 +43,11 @@ function adorn(node, attributes, content) {
   }
 }
 
+/** The head of a table. @param {(Content | Content[])[]} cells */
+export function heads(cells) {
+  return el("thead", {}, el("tr", {}, ...cells.map((cell) => el("th", { scope: "col" }, cell))));
+}
+
 /**
  * Set the text of a node if it differs: the browser lays out again only then.
  * @param {Node} node

@@ -1,6 +1,6 @@
 // Small parts that several views show: alarm symbols, readouts, bars, panels.
 
-import { attribute, el, svg, text } from "./dom.js";
+import { attribute, el, heads, svg, text } from "./dom.js";
 import { age, number, shown } from "./format.js";
 
 /** @typedef {"live" | "stale" | "none"} Worth */
@@ -105,7 +105,7 @@ export function table(head, lines, kind = "") {
   return el(
     "table",
     { class: kind },
-    el("thead", {}, el("tr", {}, ...head.map((cell) => el("th", { scope: "col" }, cell)))),
+    heads(head),
     el("tbody", {}, ...lines.map((line) => el("tr", {}, ...line.map((cell) => el("td", {}, cell))))),
   );
 }

@@ -1,6 +1,6 @@
 // What happened, newest first: filtered by kind and by words, with who asked for it.
 
-import { attribute, el, text } from "../dom.js";
+import { attribute, el, heads, text } from "../dom.js";
 import { clock, date } from "../format.js";
 import { symbol } from "../widgets.js";
 
@@ -68,16 +68,7 @@ export function eventsView(page, acknowledge) {
       el(
         "div",
         { class: "scroll" },
-        el(
-          "table",
-          {},
-          el(
-            "thead",
-            {},
-            el("tr", {}, ...["time", "", "what", "who", "values"].map((word) => el("th", { scope: "col" }, word))),
-          ),
-          body,
-        ),
+        el("table", {}, heads(["time", "", "what", "who", "values"]), body),
       ),
       count,
     ),

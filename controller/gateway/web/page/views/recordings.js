@@ -1,7 +1,7 @@
 // The recordings: what there is, a note to each, and the files.
 
 import { ApiError, api } from "../api.js";
-import { el, text } from "../dom.js";
+import { el, heads, text } from "../dom.js";
 import { date, duration, size } from "../format.js";
 import { mayAsk } from "../requests.js";
 
@@ -74,22 +74,7 @@ export function recordings(page) {
       el(
         "div",
         { class: "scroll" },
-        el(
-          "table",
-          {},
-          el(
-            "thead",
-            {},
-            el(
-              "tr",
-              {},
-              ...["started", "kind", "state", "duration", "rows", "size", "note", "MCAP file"].map((word) =>
-                el("th", { scope: "col" }, word),
-              ),
-            ),
-          ),
-          body,
-        ),
+        el("table", {}, heads(["started", "kind", "state", "duration", "rows", "size", "note", "MCAP file"]), body),
       ),
       said,
     ),

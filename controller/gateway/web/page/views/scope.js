@@ -1,6 +1,6 @@
 // An oscilloscope on the rows: every tick, a trigger found by its row, what came before it, cursors, CSV.
 
-import { el, save, text } from "../dom.js";
+import { el, heads, save, text } from "../dom.js";
 import { label, number, parse, shown } from "../format.js";
 import { createPicker } from "../picker.js";
 import { createPlot, curve } from "../plot.js";
@@ -223,15 +223,7 @@ export function scope(page) {
             el(
               "table",
               {},
-              el(
-                "thead",
-                {},
-                el(
-                  "tr",
-                  {},
-                  ...["", "at 1", ...(both ? ["at 2", "2 − 1"] : [])].map((word) => el("th", { scope: "col" }, word)),
-                ),
-              ),
+              heads(["", "at 1", ...(both ? ["at 2", "2 − 1"] : [])]),
               el(
                 "tbody",
                 {},
