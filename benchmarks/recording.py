@@ -12,6 +12,7 @@ recovered recording. After a killed gateway the next one has to find in the ring
 import argparse
 import contextlib
 import io
+import json
 import signal
 import socket
 import struct
@@ -30,12 +31,14 @@ import psutil
 from mcap.reader import make_reader
 from mcap.writer import CompressionType, Writer
 
+from benchmarks.viewers import viewers
 from controller.commands.runs import recover_all
 from controller.gateway.events import events
 from controller.gateway.mqtt.publisher import Publisher
 from controller.gateway.recording.keeper import Keeper
 from controller.gateway.recording.recorder import Recorder, recording_path
 from controller.gateway.recording.shelf import listing
+from controller.message import token_path
 from controller.recording import CDR_HEADER, glance, read
 from controller.records import Array, Channel, channels
 from controller.ring import RingReader, RingWriter
@@ -45,6 +48,7 @@ TARGET_S = 1.0
 RATE_HZ = 100.0
 WRITTEN_ROWS = 3000
 PATIENCE_S = 60.0
+WARM_S = 3.0
 
 
 class Case(NamedTuple):
@@ -209,9 +213,10 @@ def cost(folder: Path) -> None:
     for name, us, floor in lines:
         print(f"{name:<52}{us:>8.2f}" + (f"{us / floor:>13.1f}×" if floor else f"{'floor':>14}"))
     print(f"\n{'gateway, all channels recorded and published':<52}{'CPU %':>8}{'own MiB':>10}{'after':>8}{'lost':>6}")
-    for rate_hz in (100.0, 1000.0):
-        percent, early, late, lost = gateway_cost(folder / f"{rate_hz:.0f}", rate_hz)
-        print(f"{f'{rate_hz:.0f} Hz':<52}{percent:>8.1f}{early:>10.0f}{late:>8.0f}{lost:>6}")
+    for rate_hz, pages in ((100.0, 0), (100.0, 1), (1000.0, 0), (1000.0, 1)):
+        percent, early, late, lost = gateway_cost(folder / f"{rate_hz:.0f}-{pages}", rate_hz, pages)
+        name = f"{rate_hz:.0f} Hz{', looked on by a page' if pages else ''}"
+        print(f"{name:<52}{percent:>8.1f}{early:>10.0f}{late:>8.0f}{lost:>6}")
 
 
 Line = tuple[str, float, float]
@@ -322,8 +327,8 @@ def all_channels() -> list[Channel]:
     return channels(6, [*names, "tilt_x", "tilt_y"], stream=True)
 
 
-def gateway_cost(folder: Path, rate_hz: float, warm_s: float = 3.0, seconds: float = 12.0) -> tuple[float, ...]:
-    """CPU (%) of a real gateway with a broker, its memory (MiB) at first and at last, and rows lost."""
+def gateway_cost(folder: Path, rate_hz: float, pages: int, seconds: float = 12.0) -> tuple[float, ...]:
+    """CPU (%) of a real gateway with a broker and pages, its memory (MiB) at first and at last, and rows lost."""
     folder.mkdir(parents=True)
     table = all_channels()
     rng = np.random.default_rng(2)
@@ -352,16 +357,21 @@ def gateway_cost(folder: Path, rate_hz: float, warm_s: float = 3.0, seconds: flo
 
     feeder = threading.Thread(target=feed)
     feeder.start()
+    looking = contextlib.ExitStack()
     try:
         end_s = time.monotonic() + PATIENCE_S
         while not recording_path(site, meta).exists() and time.monotonic() < end_s:
             time.sleep(0.05)
-        time.sleep(warm_s)
+        if pages:
+            told = json.loads(token_path(Path(site.requests.path)).read_text())
+            looking.enter_context(viewers(told["url"], told["token"], pages, 0))
+        time.sleep(WARM_S)
         process = psutil.Process(gateway.pid)
         early, before, start_s = _own_bytes(process), process.cpu_times(), time.monotonic()
         time.sleep(seconds)
         late, after, wall_s = _own_bytes(process), process.cpu_times(), time.monotonic() - start_s
     finally:
+        looking.close()
         ending.set()
         feeder.join()
         ring.close()

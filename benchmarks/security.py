@@ -308,6 +308,28 @@ async def frozen(target: Target, answers: Answers, seconds: float) -> None:
         connection.close()
 
 
+async def unread(target: Target, answers: Answers, seconds: float) -> None:
+    """Request after request on one connection, and no answer read; ten times."""
+    async with visitor(target, "vera") as client:
+        cookie = "; ".join(f"{morsel.key}={morsel.value}" for morsel in client.cookie_jar)
+    asked = b"".join(
+        f"{line} HTTP/1.1\r\nHost: {target.address[0]}\r\nCookie: {cookie}\r\n\r\n".encode()
+        for line in ("GET /api/meta", "GET /api/events", "GET /", "GET /api/recordings")
+    )
+    held = [socket.create_connection(target.address, 2.0) for _ in range(10)]
+    for connection in held:
+        connection.setblocking(False)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for connection in held:
+            with contextlib.suppress(OSError):
+                connection.send(100 * asked)
+        await asyncio.sleep(0.01)
+    for connection in held:
+        answers["still open" if _open(connection) else "cut"] += 1
+        connection.close()
+
+
 async def flood(target: Target, answers: Answers) -> None:
     """Requests of a viewer and copies of one, as fast as they go."""
     async with visitor(target, "vera") as client:
@@ -479,6 +501,11 @@ async def attack(folder: Path, port: int, target: Target, gateway: psutil.Proces
         ("300 slow connections", lambda target, answers: slow(target, answers, seconds), False),
         ("paths beside the page", paths, False),
         ("60 viewers that never read", lambda target, answers: frozen(target, answers, seconds), False),
+        (
+            "10 connections that ask on and on and never read",
+            lambda target, answers: unread(target, answers, seconds),
+            False,
+        ),
         ("1000 requests of a viewer", flood, False),
         ("another user of this computer", other_users, False),
         ("MQTT: tokens, topics, retained, late, copies, junk", over_mqtt(folder, port, stranger), False),
