@@ -16,6 +16,7 @@ import stat
 import tomllib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -160,7 +161,8 @@ class Accounts:
         self._looked_s = -1e9
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()  # oldest first
         self._failures: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()  # how many, when the last
-        self._hashing, self._waiting = asyncio.Lock(), 0
+        # one thread: the allocator keeps what a hash took (19 MiB) for every thread that ever made one
+        self._hashing, self._waiting = ThreadPoolExecutor(1, "passwords"), 0
 
     async def login(self, user: str, password: str, address: str) -> str | Refused:
         """A new token, or why not. Waits while the password is hashed in a thread."""
@@ -182,8 +184,8 @@ class Accounts:
             self._failures.popitem(last=False)
         self._waiting += 1
         try:
-            async with self._hashing:
-                right = await asyncio.to_thread(_matches, account and account.hash, password)
+            known = account and account.hash
+            right = await asyncio.get_running_loop().run_in_executor(self._hashing, _matches, known, password)
         finally:
             self._waiting -= 1
         if account is None or not right:
