@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from benchmarks.identification_world import STEP_S, Cell, Measured, csv_of, table
 from benchmarks.system import SITES, rms, show, verdict
 from controller import schema
-from controller.identification import fit, friction, identify, measurements, search, signals
+from controller.identification import fit, friction, identify, measurements, new_file, search, signals, summary
 from controller.identification.base_parameters import States, axis_positions, default_form
 from controller.identification.bodies import parameters_of
 from controller.identification.excitation import Series, prepare, random_coefficients, states_at, times
@@ -220,7 +220,7 @@ def drives(folder: Path) -> list[str]:
             f"(reversals of dry friction included); delay {1e3 * step.fit.delay_s:.2f} ms"
         )
         print(f"{'identified':>12}{'std. error':>12}{'plant':>12}{'file':>12}  parameter")
-        for k, text in enumerate(identify.parameter_names(step)):
+        for k, text in enumerate(summary.parameter_names(step)):
             mark = "" if step.fit.determined[k] else "  (not determined)"
             print(
                 f"{step.fit.beta[k]:12.5g}{step.fit.error[k]:12.2g}{true[k]:12.5g}{step.problem.prior[k]:12.5g}"
@@ -303,10 +303,10 @@ def loop(folder: Path) -> list[str]:
         recording = table(played(name, exciting(machine), 3), folder / f"{name}.csv", machine=machine)
         found = identify.identify(machine, Options([recording], []))
         if not found.passed:
-            missed.append(f"{name}: {identify.verdict(found)}")
+            missed.append(f"{name}: {summary.verdict(found)}")
             continue
         new = folder / f"{name}.toml"
-        identify.write(found, MACHINES / f"{name}.toml", Options([recording], []), new)
+        new_file.write(found, MACHINES / f"{name}.toml", Options([recording], []), new)
         motion = csv_of(another(machine, 7))
         for law in laws:
             control = {**UNGUARDED, "law": law}

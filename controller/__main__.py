@@ -438,20 +438,20 @@ def _identify(options: Any) -> int:
     for target in (options.report, options.write):
         if target and target.exists():
             raise ConfigurationError(f"{target}: there is such a file already, nothing is overwritten")
-    from controller.identification import identify
+    from controller.identification import identify, new_file, summary
 
     asked = identify.Options(
         options.recordings, options.fresh, options.forces, options.period, options.cutoff, options.friction
     )
     found = identify.identify(machine, asked)
-    identify.report(found, sys.stdout)
+    summary.report(found, sys.stdout)
     if options.report and found.steps:
         from controller.identification.report import write_report
 
         write_report(found, asked, options.report)
     if options.write and found.passed:
         require_sound(found.machine, options.write)  # what `pkm check` would refuse is not written
-        identify.write(found, options.machine, asked, options.write)
+        new_file.write(found, options.machine, asked, options.write)
     return 0 if found.passed else 1
 
 

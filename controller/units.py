@@ -20,8 +20,8 @@ def unit_of(key: str) -> str:
         over.insert(0, UNITS[base[1]] + {"2": "²", "3": "³", "": ""}[base[2]])
     if not over or len(over) == len(key.split("_")) > 1:
         return ""
-    if over[-1] == "m²" and len(over) > 1 and over[-2] == "kg":
-        return "kg m²"
+    if over[-2:] in (["kg", "m"], ["kg", "m²"]):  # a moment, an inertia
+        return " ".join(over[-2:])
     unit, below = over[0], over[1:]
     if unit == "N" and below[:1] in (["s"], ["s²"]):  # N s/m
         unit, below = f"N {below[0]}", below[1:]

@@ -5,7 +5,7 @@
 
 A mark is a comment of its own line, `<!-- keys: LegLimits -->`, and ends with `<!-- end -->`. What may stand there:
 keys of a table of `controller.schema`; commands; options of a command; faults; channels; sites; a
-machine; import layers; codes of an enumeration of `controller.records`.
+machine; import layers; codes of an enumeration of `controller.records`; benchmarks.
 """
 
 import argparse
@@ -321,6 +321,17 @@ def layers(_: str) -> str:
     return "```text\n" + "\n".join(names) + "\n```\n"
 
 
+def benchmarks(_: str) -> str:
+    """What each benchmark asks, and the commands that ask it, as its docstring says."""
+    rows = list[list[str]]()
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        commands = [line.strip().split("     ")[0] for line in said.splitlines() if "python -m benchmarks." in line]
+        if commands:
+            rows.append(["<br>".join(f"`{line}`" for line in commands), said.splitlines()[0]])
+    return table(["command", "asks"], rows)
+
+
 def codes(name: str) -> str:
     """The members of an enumeration, by number."""
     kind: type[enum.IntEnum] = getattr(records, name)
@@ -330,6 +341,7 @@ def codes(name: str) -> str:
 MAKERS = {
     "keys": keys, "commands": commands, "options": options, "faults": faults, "channels": channels, "sites": sites,
     "machine": machine, "layers": layers, "codes": codes,
+    "benchmarks": benchmarks,
 }  # fmt: skip
 
 # ---------------------------------------------------------------- figures

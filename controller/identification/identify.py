@@ -4,25 +4,20 @@ Forces of the load cells where there are such, otherwise chamber pressures, othe
 cells and drives are recorded, the drives' friction and rotors follow in a second step.
 """
 
-import datetime
-import hashlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
-from controller import __version__, schema
+from controller import schema
 from controller.errors import ConfigurationError
 from controller.identification import feasible, fit, friction, look, measurements, signals
-from controller.identification.base_parameters import base_names
 from controller.identification.bodies import Parameters, bodies, parameters_of, with_parameters, without
 from controller.identification.feasible import Physical
 from controller.identification.fit import Fit, Windows
 from controller.identification.friction import Friction
-from controller.identification.machine_text import machine_text
 from controller.identification.measurements import Side
 from controller.identification.problem import Problem, prepare
 from controller.identification.repeats import mean_of_repeats
@@ -33,13 +28,8 @@ NOT_OF_THIS = 0.3  # of what forces change, that a machine does not leave unexpl
 OUTLIERS = 0.1  # likewise of the values
 WORTH_TELLING_S = 2e-4  # of a delay
 WORTH_TELLING = 0.1  # of what a zero error may be
-UNITS = {
-    "_kg_m2": "kg m²", "_kg_m": "kg m", "_kg": "kg", "_nm_s_rad": "N m s/rad", "_n_s_m": "N s/m", "_n": "N",
-}  # fmt: skip
-QUIET = 0.02  # of the residual: smaller noise is none
 SPIKE, SPIKE_SHARE = 20.0, 0.03  # times the usual residual and of a leg's largest force: nothing a machine does
 TRACE_ROWS = 3000  # of the fresh data, for the pictures
-NAME_TOLERANCE = 1e-3  # of a scaled coefficient of a base parameter: what is smaller is left out of its name
 
 
 class Options(NamedTuple):
@@ -110,9 +100,6 @@ class Identification(NamedTuple):
     def passed(self) -> bool:
         """Whether the machine may be used."""
         return bool(self.steps) and not self.complaints
-
-
-# ---------------------------------------------------------------- the work
 
 
 def identify(machine: schema.Machine, options: Options) -> Identification:
@@ -318,160 +305,3 @@ def _notes(step: Step, survey: measurements.Survey) -> list[str]:
             f"have are {step.physical.moved:.1f} standard errors away"
         )
     return notes
-
-
-# ---------------------------------------------------------------- what is said
-
-
-def verdict(found: Identification) -> str:
-    """One sentence."""
-    if not found.passed:
-        return f"FAIL: {'; '.join(found.complaints) or 'nothing was identified'}"
-    step = found.steps[0]
-    after, noise = step.after.all_rms_n, float(np.sqrt(np.mean(step.fit.noise_n**2)))
-    limit = float(np.mean(measurements.limits_n(step.problem.machine, step.side)))
-    of_range = f" ({100.0 * after / limit:.3f} % of the range)" if math.isfinite(limit) else ""
-    data = "fresh" if step.fresh else "its own"
-    over = f", {after / noise:.2f} times the noise of {noise:.3g} N" if noise > QUIET * after else ""
-    return (
-        f"PASS: the identified model is {after:.3g} N{of_range} off {data} data{over}; the machine file"
-        f"{' with the friction of its own motion' if found.friction else ''} was {step.before.all_rms_n:.3g} N off; "
-        f"{np.count_nonzero(step.fit.determined)} of {len(step.fit.beta)} parameters are determined"
-    )
-
-
-def report(found: Identification, out: TextIO) -> None:
-    """Tables and the verdict."""
-    lines = list[str]()
-    for step in found.steps:
-        lines += [*_about(step), "", *_parameters(step), "", *_legs(step), ""]
-    if (rubs := found.friction) is not None:
-        lines.append(
-            f"friction by turns at constant rates and a sine (Guo et al.), held: dry {rubs.dry_n:.2f} ± "
-            f"{rubs.dry_error_n:.2f} N, viscous {rubs.viscous:.1f} ± {rubs.viscous_error:.1f} N s/m"
-        )
-    lines += [f"note: {note}" for note in found.notes]
-    print("\n".join([*lines, verdict(found)]), file=out)
-
-
-def _about(step: Step) -> list[str]:
-    found, counts = step.fit, step.counts
-    repeats = [f"mean of {count} repeats" for count in step.periods if count]
-    return [
-        f"{step.problem.machine.name}: {len(found.beta)} base parameters of {len(step.problem.parameters.names)} from "
-        f"{step.side}; gap of the singular values {step.problem.base.gap:.1e}",
-        f"{counts.rows} rows in {counts.stretches} stretches"
-        + (f", {', '.join(repeats)}" if repeats else "")
-        + f"; {counts.edges} at their ends, {found.resting} at rest left out; {found.taken} filtered values of "
-        f"{found.instants} instants taken, {found.passes} passes",
-        f"directions that the data know better than the file: {np.count_nonzero(found.strengths > 1.0)} of "
-        f"{len(found.strengths)} (delay and zeros included), by factors {_factors(found.strengths)}",
-    ]
-
-
-def _factors(strengths: Array) -> str:
-    return " ".join(f"{value:.3g}" for value in strengths)
-
-
-def parameter_names(step: Step) -> list[str]:
-    """Names of the base parameters."""
-    return base_names(step.problem.base, step.problem.parameters.names, NAME_TOLERANCE)
-
-
-def _parameters(step: Step) -> list[str]:
-    found, problem, texts = step.fit, step.problem, parameter_names(step)
-    lines = [f"{'value':>12}{'std. error':>12}{'file':>12}  {'unit':<12}{'determined':<12}parameter"]
-    chosen = [problem.parameters.names[int(column)] for column in problem.base.columns]
-    for k, (name, text) in enumerate(zip(chosen, texts, strict=True)):
-        lines.append(
-            f"{found.beta[k]:12.5g}{found.error[k]:12.2g}{problem.prior[k]:12.5g}  {unit_of(name):<12}"
-            f"{'yes' if found.determined[k] else 'no':<12}{text}"
-        )
-    scale = found.error[:, None] * found.error
-    correlation = np.abs(found.covariance / scale) - np.eye(len(scale))
-    i, j = np.unravel_index(int(np.argmax(correlation)), correlation.shape)
-    if len(scale) > 1:
-        lines.append(f"strongest correlation {correlation[i, j]:.3f}: {chosen[int(i)]} and {chosen[int(j)]}")
-    return lines
-
-
-def _legs(step: Step) -> list[str]:
-    limits = measurements.limits_n(step.problem.machine, step.side)
-    data = "fresh data" if step.fresh else "the same data"
-    lines = [
-        f"residual on {data}, {step.after.rows} rows in motion, as measured; noise: the scatter of the repeats, or "
-        "what the filter takes away",
-        f"{'leg':<5}{'file rms N':>12}{'rms N':>10}{'mean abs N':>12}{'% of range':>12}{'noise N':>10}"
-        f"{'rms/noise':>11}{'zero error N':>18}",
-    ]
-    for i in range(len(limits)):
-        rms, noise = step.after.rms_n[i], step.fit.noise_n[i]
-        share = f"{100.0 * rms / limits[i]:.3f}" if math.isfinite(limits[i]) else "–"
-        lines.append(
-            f"{i + 1:<5}{step.before.rms_n[i]:12.3f}{rms:10.3f}{step.after.mean_abs_n[i]:12.3f}{share:>12}{noise:10.3f}"
-            f"{_over(rms, noise)}{_zero(step, i):>18}"
-        )
-    noise = float(np.sqrt(np.mean(step.fit.noise_n**2)))
-    lines.append(
-        f"{'all':<5}{step.before.all_rms_n:12.3f}{step.after.all_rms_n:10.3f}{step.after.all_mean_abs_n:12.3f}{'':>12}"
-        f"{noise:10.3f}{_over(step.after.all_rms_n, noise)}"
-    )
-    return lines
-
-
-def _zero(step: Step, i: int) -> str:
-    found = step.fit
-    return f"{found.zero_n[i]:.2f} ± {found.zero_error_n[i]:.2f}" if len(step.problem.zero_n) else "–"
-
-
-def _over(rms: float, noise: float) -> str:
-    return f"{rms / noise:11.3f}" if noise > QUIET * rms else f"{'–':>11}"
-
-
-def unit_of(name: str) -> str:
-    """The unit at the end of a parameter's name."""
-    for ending, unit in UNITS.items():
-        if name.endswith(ending):
-            return unit
-    return "1"
-
-
-# ---------------------------------------------------------------- a new machine file
-
-
-def write(found: Identification, machine_path: Path, options: Options, target: Path) -> None:
-    """Store the machine with what was identified, and where it comes from, as a new file.
-
-    Raises:
-        ConfigurationError: if there is such a file already, or it cannot be written.
-    """
-    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    files = ", ".join(path.name for path in (*options.recordings, *([options.friction] if options.friction else [])))
-    digest = hashlib.sha256(machine_path.read_bytes()).hexdigest()[:12]
-    said = f"Identified on {today} from {files} (pkm {__version__}), starting from {machine_path.name}."
-    machine = replace(found.machine, source=f"{found.machine.source.rstrip()}\n{said}".strip())
-    comments = [
-        f"{found.machine.name}: written by `pkm identify` of pkm {__version__} on {today}.",
-        f"Started from {machine_path.name} (sha256 {digest}…), with {files}.",
-        *(f"Judged with {path.name}." for path in options.fresh),
-        verdict(found),
-        *found.notes,
-        "Every key, unit, frame and sign is explained in config/README.md.",
-        "",
-    ]
-    write_new(target, machine_text(machine, comments))
-
-
-def write_new(target: Path, text: str) -> None:
-    """Store a text as a new file.
-
-    Raises:
-        ConfigurationError: if there is such a file already, or it cannot be written.
-    """
-    try:
-        with target.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise ConfigurationError(f"{target}: there is such a file already, nothing is overwritten") from None
-    except OSError as error:
-        raise ConfigurationError(f"{target}: {error.strerror}") from None

@@ -11,15 +11,9 @@ import numpy as np
 
 from controller.errors import ConfigurationError
 from controller.identification import measurements, signals
-from controller.identification.identify import (
-    Identification,
-    Options,
-    Step,
-    parameter_names,
-    report,
-    verdict,
-    write_new,
-)
+from controller.identification.identify import Identification, Options, Step
+from controller.identification.new_file import write_new
+from controller.identification.summary import parameter_names, report, verdict
 from controller.records import Array
 
 STYLE = """

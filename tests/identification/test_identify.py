@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from controller import schema
 from controller.gateway.recording.recorder import Recorder
-from controller.identification import identify
+from controller.identification import identify, summary
 from controller.identification.base_parameters import States
 from controller.identification.bodies import Parameters, bodies, parameters_of, pseudo_inertia
 from controller.identification.identify import Identification, Options
@@ -59,7 +59,7 @@ def true_base(problem: Problem, of: Truth) -> np.ndarray:
 
 def test_parameters_of_the_oracle_come_out_within_their_errors(tmp_path: Path) -> None:
     found = identified("6-upru", [cells(tmp_path)], [cells(tmp_path, seed=1)])
-    assert found.passed, identify.verdict(found)
+    assert found.passed, summary.verdict(found)
     step = found.steps[0]
     assert len(step.fit.beta) == 17
     assert step.periods == [REPEATS]
@@ -77,7 +77,7 @@ def test_parameters_of_the_oracle_come_out_within_their_errors(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["6-ups", "6-uhu", "3-ups-s", "2-upr-2-rpu"])
 def test_friction_and_weight_from_the_drives(tmp_path: Path, name: str) -> None:
     found = identified(name, [drives(tmp_path, name)])
-    assert found.passed, identify.verdict(found)
+    assert found.passed, summary.verdict(found)
     step = found.steps[0]
     assert step.before.all_rms_n > 5.0
     true, names = truth(name).machine, [step.problem.parameters.names[k] for k in step.problem.base.columns]
@@ -144,7 +144,7 @@ def test_outliers_and_gaps_change_nothing(tmp_path: Path) -> None:
     force[100:180, 2] = np.nan
     found = identified("6-upru", [cells(tmp_path, **{"cell_{}_n": force})])
     step = found.steps[0]
-    assert found.passed, identify.verdict(found)
+    assert found.passed, summary.verdict(found)
     off = (step.fit.beta - true_base(step.problem, one)) / step.fit.error
     assert np.abs(off).max() < 4.5
     assert any("without a valid value" in note for note in found.notes)
@@ -155,7 +155,7 @@ def test_zero_errors_of_cells_are_found_and_corrected(tmp_path: Path) -> None:
     path = cells(tmp_path, **{"cell_{}_n": noisy(one.cell_n, REPEATS, NOISE_N, 1) + zero_n})
     found = identified("6-upru", [path])
     step = found.steps[0]
-    assert found.passed, identify.verdict(found)
+    assert found.passed, summary.verdict(found)
     assert np.abs((step.fit.zero_n - zero_n) / step.fit.zero_error_n).max() < 4.0
     assert np.abs((step.fit.beta - true_base(step.problem, one)) / step.fit.error).max() < 4.5
     assert step.fit.determined[0]  # the weight
@@ -181,7 +181,7 @@ def test_repeats_from_rest_to_rest_are_averaged_whatever_the_rests(tmp_path: Pat
     noise = np.random.default_rng(3).normal(size=played.cell_n.shape) * NOISE_N
     found = identified("6-upru", [table(tmp_path / "plays.csv", played, {"cell_{}_n": played.cell_n + noise})])
     step = found.steps[0]
-    assert found.passed, identify.verdict(found)
+    assert found.passed, summary.verdict(found)
     assert step.periods == [REPEATS]
     np.testing.assert_allclose(step.fit.noise_n, NOISE_N, rtol=0.1)
     assert np.abs((step.fit.beta - true_base(step.problem, one)) / step.fit.error).max() < 4.5
@@ -391,7 +391,7 @@ def test_a_recording_says_the_same_as_a_table_and_only_of_its_machine(tmp_path: 
     recorder.close()
     found = identified("6-upru", [recorder.path])
     table_ = identified("6-upru", [cells(tmp_path)])
-    assert found.passed, identify.verdict(found)
+    assert found.passed, summary.verdict(found)
     step, other = found.steps[0], table_.steps[0]
     assert step.side == "cells"
     assert step.periods == [REPEATS]

@@ -22,7 +22,7 @@ from controller.commissioning.service import Service
 from controller.commissioning.steps import STEPS, Step
 from controller.errors import ConfigurationError, DeviceError, RunError
 from controller.gateway.accounts import Accounts, Refused, may
-from controller.identification.identify import write_new
+from controller.identification.new_file import write_new
 from controller.settings import SiteFiles, load_site, text_of
 from controller.state import prepare
 
