@@ -14,12 +14,11 @@ demo: install
 	$(BIN)/pkm run $(SITE) --demo
 
 # Two whole systems in real time go on two cores, three do not, and those that look at times have the computer for
-# themselves. A computer that stalls for 50 ms stops the machine, as it should: such a test may be run again twice, which
-# the summary counts.
+# themselves.
 test: install
 	$(BIN)/python -m pytest -n 2 -m "not real_time"
-	$(BIN)/python -m pytest -n 2 --dist loadfile --reruns 2 -m "real_time and not alone"
-	$(BIN)/python -m pytest --reruns 2 -m alone
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "real_time and not alone"
+	$(BIN)/python -m pytest -m alone
 
 # Every fault of network, PLC, terminals and instruments played to the whole system, and the table of what came of it.
 faults: install

@@ -23,8 +23,7 @@ import msgspec
 import numpy as np
 from msgspec import inspect
 
-from controller import __main__ as command_line
-from controller import records, schema
+from controller import command_line, records, schema
 from controller.mechanism import kinematics
 from controller.mechanism.model import build, home_pose
 from controller.safety.faults import FAULTS
@@ -168,7 +167,7 @@ def _toml(value: Any) -> str:
 
 def parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
     """Every command that `pkm --help` lists, those below a command as `runs list`, each with what it does."""
-    return dict(_below(command_line._parser(), ""))
+    return dict(_below(command_line.parser(), ""))
 
 
 def _below(parser: argparse.ArgumentParser, before: str) -> Iterable[tuple[str, tuple[str, argparse.ArgumentParser]]]:

@@ -18,6 +18,11 @@ REAL_TIME = {
 }  # fmt: skip
 
 
+# What computes gives the same again; what has sockets, processes and times may meet a computer that stalls, as the
+# machine would: such a test may be run again twice, which the summary counts.
+PURE = {"identification", "lint", "mechanism", "motion", "oracles", "safety"}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--table", action="store_true", help="print the table of faults at the end")
 
@@ -30,6 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("real_time")
         if ALONE in places:
             item.add_marker("alone")
+        if not places & PURE:
+            item.add_marker(pytest.mark.flaky(reruns=2))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
