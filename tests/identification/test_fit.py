@@ -40,8 +40,6 @@ def test_parameters_of_a_file_are_those_of_the_kernels_and_go_back(name: str) ->
 
 @pytest.mark.parametrize("name", FILES)
 def test_columns_times_parameters_are_the_forces_of_the_oracle(name: str) -> None:
-    if name == "6-upru-unequal-legs":
-        pytest.skip("its tensors are no body's: the oracle takes them, the fit of one set does not apply")
     machine = deviate(machine_of(name), SPREAD)
     states = random_states(machine, 20, seed=3)
     truth = of_states(machine, states, 0.01)
