@@ -40,7 +40,7 @@ from controller.gateway.recording.recorder import Recorder, recording_path
 from controller.gateway.recording.shelf import listing
 from controller.message import token_path
 from controller.recording import CDR_HEADER, glance, read
-from controller.records import Array, Channel, channels
+from controller.records import Array, Channel, Quality, channels
 from controller.ring import RingReader, RingWriter
 from tests.gateway.bench import COLUMNS, ROOT, make_meta, make_rows, make_site, start_broker, start_gateway, stop
 
@@ -304,6 +304,8 @@ def _publishing_costs(folder: Path, rows: Array) -> list[Line]:
         at = size * (k % (len(rows) // size))
         msgspec.json.encode(publisher._samples(at, rows[at : at + size]))
 
+    busy = [row.copy() for row in rows]  # sensors of any quality, another one every row
+    rows[:, [k for k, name in enumerate(COLUMNS) if name.endswith("_quality")]] = Quality.GOOD
     quiet = [row.copy() for row in rows]
     started = float(meta["started_unix_s"])
     try:
@@ -311,10 +313,13 @@ def _publishing_costs(folder: Path, rows: Array) -> list[Line]:
             ("msgspec alone, JSON of numbers", each_us(lambda k: msgspec.json.encode(plain[k]), len(rows)), floor),
             ("msgspec alone, JSON of a sample with names", floor, 0.0),
             (f"MQTT: a batch of {size} encoded, a sample", each_us(batch, len(rows) // size) / size, floor),
-            (
-                "events: two rows compared",
-                each_us(lambda k: events(quiet[k - 1], quiet[k], COLUMNS, started_unix_s=started), len(rows)),
-                floor,
+            *(
+                (
+                    f"events: two rows compared, {what}",
+                    each_us(lambda k, of=of: events(of[k - 1], of[k], COLUMNS, started_unix_s=started), len(rows)),
+                    floor,
+                )
+                for what, of in (("nothing happened", quiet), ("sensors flicker", busy))
             ),
         ]
     finally:

@@ -1,5 +1,6 @@
 """Events: what an operator is told, derived from two rows of the ring that follow each other. Pure."""
 
+import functools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -79,6 +80,8 @@ LIMITS: dict[Limit, tuple[str, tuple[str, ...]]] = {
     Limit.TORQUE: ("torque of the motors", ("command_{i}_n",)),
     Limit.POSE: ("pose of the platform", tuple(f"reference_{name}" for name in POSE)),
 }
+CODED = ("link", "mode", "faults", "limits")
+TOLD = (*CODED, "skipped")
 # column, its bits, what each means, what it is called when it goes and when it comes
 _BIT_SETS = (
     (
@@ -142,6 +145,13 @@ def _changed(kind: type[IntFlag], before: float, now: float) -> list[tuple[str, 
     return [(code_name(kind, 1 << k), bool(new >> k & 1)) for k in range(changed.bit_length()) if changed >> k & 1]
 
 
+@functools.cache
+def _told(columns: tuple[str, ...]) -> tuple[list[int], int]:
+    """Where the columns are whose change is an event, and the one that says that a request was answered."""
+    told = [k for k, name in enumerate(columns) if name in TOLD or name.endswith("_quality")]
+    return told, columns.index("answer_id")
+
+
 def _reason(now: Mapping[str, float]) -> str:
     """Why the request answered in this row is refused."""
     try:
@@ -158,11 +168,15 @@ def events(
 
     `lost` is how many rows are missing in between; Unix time (s) is started_unix_s + t_s.
     """
+    if previous is not None and not lost:  # as a rule nothing has happened, which takes a look at a few columns
+        told, answer = _told(tuple(columns))
+        if (row[told] == previous[told]).all() and not row[answer] and np.isfinite(row).all():
+            return []
     now = dict(zip(columns, row.tolist(), strict=True))
     before = {} if previous is None else dict(zip(columns, previous.tolist(), strict=True))
     t = unix_s(started_unix_s, now["t_s"])
     # a code that is no number says nothing: what it said before stands, and the channel is named at the end
-    coded = [name for name in columns if name in ("link", "mode", "faults", "limits") or name.endswith("_quality")]
+    coded = [name for name in columns if name in CODED or name.endswith("_quality")]
     stood = {name: before[name] for name in coded if before and math.isfinite(before[name])}
     said = {name: now[name] if math.isfinite(now[name]) else stood.get(name) for name in coded}
     found: list[Event] = []
