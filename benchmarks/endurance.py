@@ -32,7 +32,7 @@ import psutil
 
 from benchmarks import exchange, lines
 from controller.schema import Ads, RtuLine, TcpLine
-from drivers import ads
+from drivers import ads, ads_link
 from drivers.exchange import COMMAND
 from drivers.modbus import ModbusLine, Unit
 from drivers.serial_line import SerialSensor
@@ -120,7 +120,7 @@ def shortened(factor: float) -> Iterator[None]:
 @contextmanager
 def counted() -> Iterator[Callable[[], int]]:
     """How many attempts to connect were made."""
-    with mock.patch.object(ads, "_connect", wraps=ads._connect) as connect:
+    with mock.patch.object(ads_link, "_connect", wraps=ads_link._connect) as connect:
         yield lambda: connect.call_count
 
 
@@ -174,7 +174,7 @@ def away(place: Callable[[int], object], seconds: float) -> tuple[Level, Level, 
             driver.open()
             ticks = itertools.count(1)
             until(lambda: driver.is_up, "link")
-        port = ads.split_address(site.address)[1]
+        port = ads_link.split_address(site.address)[1]
 
         def run(for_s: float, done: Callable[[], bool] = lambda: False) -> None:
             """The control loop goes on, whether there is a PLC or not."""
@@ -235,7 +235,7 @@ def failed_opens(reason: str, opens: int, factor: float) -> tuple[Level, Level]:
         def attempt() -> None:
             try:
                 ads.check(site)
-            except ads.LinkError as failure:
+            except ads_link.LinkError as failure:
                 assert REASONS[reason] in str(failure), failure
             else:
                 sys.exit(f"{reason}: the open did not fail")

@@ -18,7 +18,7 @@ from controller.errors import ConfigurationError, DeviceError, PkmError, RunErro
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit code and never lets a traceback out for a foreseen error."""
     code = _called(arguments)
-    ads = sys.modules.get("drivers.ads")
+    ads = sys.modules.get("drivers.ads_link")
     if ads and ads.hanging():  # the interpreter would wait for that call for ever
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()

@@ -27,8 +27,8 @@ from controller.motion.trajectory import ZERO
 from controller.records import POSE, Array, Quality, Reference
 from controller.settings import SiteFiles, load_machine, load_site
 from controller.state import Setup, prepare
-from drivers.ads import LinkError
 from drivers.ads import check as check_plc
+from drivers.ads_link import LinkError
 from drivers.fitting import Fitted, Fittings, address, fit
 from drivers.lines import lines_of
 from drivers.modbus import ModbusLine

@@ -33,7 +33,8 @@ from controller.service import computer, realtime
 from controller.service.computer import Finding
 from controller.service.sole import sole_controller
 from controller.settings import SiteFiles, load_site
-from drivers.ads import AdsDriver, split_address
+from drivers.ads import AdsDriver
+from drivers.ads_link import split_address
 from drivers.exchange import PlcState
 from drivers.fitting import fit
 

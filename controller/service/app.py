@@ -37,7 +37,8 @@ from controller.service.statistics import Histogram, RootMeanSquare
 from controller.service.stream import StreamReceiver
 from controller.settings import SiteFiles
 from controller.state import Setup, prepare
-from drivers.ads import HANGS, AdsDriver, split_address
+from drivers.ads import AdsDriver
+from drivers.ads_link import HANGS, split_address
 from drivers.fitting import Fittings, fit
 from drivers.replayed import ReplayedDriver, require_known
 from drivers.shadow import ShadowDriver

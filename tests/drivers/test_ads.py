@@ -18,7 +18,7 @@ import pytest
 from controller.errors import DeviceError
 from controller.records import AxisMode, Command, Link
 from controller.schema import Ads
-from drivers import ads
+from drivers import ads, ads_link
 from drivers.exchange import (
     COMMAND,
     LAYOUT_VERSION,
@@ -229,7 +229,7 @@ def test_a_second_program_on_this_computer_is_named_and_costs_one_reconnect(capl
     plc = Plc()
     with served(plc) as site, driven(site) as driver:
         until(lambda: driver.is_up)
-        with socket.create_connection(ads.split_address(site.address)):
+        with socket.create_connection(ads_link.split_address(site.address)):
             until(lambda: driver.reading.reconnects == 1)
         exchange(driver, 1)
         assert driver.reading.reconnects == 1
@@ -464,8 +464,8 @@ def test_failed_attempts_leak_nothing(place):
 
 
 def test_split_address():
-    assert ads.split_address("10.0.0.5") == ("10.0.0.5", 48898)
-    assert ads.split_address("cx:1234") == ("cx", 1234)
+    assert ads_link.split_address("10.0.0.5") == ("10.0.0.5", 48898)
+    assert ads_link.split_address("cx:1234") == ("cx", 1234)
 
 
 def test_check_measures_and_commands_nothing():
@@ -483,7 +483,7 @@ def test_an_answer_cut_into_pieces_is_put_together_by_the_probe():
     plc = Plc()
     plc.deliver = lambda transport, answer: [transport.write(answer[i : i + 1]) for i in range(len(answer))]
     with served(plc) as site:
-        ads.probe(site)
+        ads_link.probe(site)
 
 
 def test_the_probe_reads_an_error_in_the_header():
@@ -492,4 +492,4 @@ def test_the_probe_reads_an_error_in_the_header():
         listener(lambda connection: connection.sendall(struct.pack("<HI", 0, len(header)) + header)) as address,
         pytest.raises(DeviceError, match="already in use"),
     ):
-        ads.probe(at(address))
+        ads_link.probe(at(address))

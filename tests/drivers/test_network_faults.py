@@ -24,7 +24,7 @@ import pytest
 
 from controller.records import AxisMode, Command, Link
 from controller.schema import Ads
-from drivers import ads
+from drivers import ads, ads_link
 from drivers.exchange import COMMAND, LAYOUT_VERSION, STATUS, SYMBOL_COMMAND, SYMBOL_STATUS
 from drivers.virtual import ams
 from drivers.virtual.network import Network
@@ -398,7 +398,7 @@ def meet_a_hang():
     assert not [found for reading in cell.readings if (found := contradictions(reading.status))]
     assert cell.close() < CLOSE_S
     assert cell.driver.hung
-    assert ads.hanging()
+    assert ads_link.hanging()
     os._exit(0)  # any other end would never come
 
 
@@ -411,7 +411,7 @@ def close_amid_an_answer():
     end_s = time.monotonic() + 0.1
     cell.until(lambda: time.monotonic() >= end_s)
     assert cell.close() < CLOSE_S
-    ads.hanging()  # returns
+    ads_link.hanging()  # returns
     os._exit(0)
 
 
@@ -419,9 +419,9 @@ def connect_to_torn_answers():
     """The handshake hangs: a check then ends with a sentence like any other."""
     cell = Cell()
     cell.do(network(commands=READS, truncated_answers=INF))
-    with pytest.raises(ads.LinkError, match="must be started again"):
+    with pytest.raises(ads_link.LinkError, match="must be started again"):
         ads.check(cell.site)
-    assert ads.hanging()
+    assert ads_link.hanging()
     os._exit(0)
 
 
@@ -439,7 +439,7 @@ def test_nothing_hangs_while_calls_return(cell):
     cell.do(network(lost_answers=INF))  # each call takes its whole timeout
     cell.until(lambda: cell.driver.reading.timeouts > 3)
     assert not cell.driver.hung
-    assert not ads.hanging()
+    assert not ads_link.hanging()
 
 
 # ---------------------------------------------------------------- the network by itself

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from controller.cycle import cycle
 from controller.records import AxisMode, Fault, Mode, RequestKind, Sample
 from controller.schema import Ads, RtuLine, TcpLine
-from drivers import ads, modbus, serial_line
+from drivers import ads, ads_link, modbus, serial_line
 from drivers.exchange import LAYOUT_VERSION, STATUS, DriveStatus, PlcState
 from drivers.modbus import ModbusLine, Unit
 from drivers.profile import ConditionerProfile, ModbusProfile, Register, load
@@ -77,8 +77,8 @@ def test_the_probe_believes_a_valid_answer_only() -> None:
         def check(data: bytes) -> None:
             answer[0] = data
             try:
-                ads.probe(site)
-            except ads.LinkError as reason:
+                ads_link.probe(site)
+            except ads_link.LinkError as reason:
                 assert not says_run(data) and str(reason)
             else:
                 assert says_run(data)

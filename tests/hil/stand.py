@@ -19,7 +19,7 @@ from controller.records import Fault, Link, Mode, Quality
 from controller.ring import RingReader
 from controller.service.mailbox import Message, send
 from controller.settings import parse
-from drivers.ads import split_address
+from drivers.ads_link import split_address
 from drivers.virtual.faults import Reply, Switching
 from tests.machines import own_site
 
