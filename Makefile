@@ -13,12 +13,10 @@ run: install
 demo: install
 	$(BIN)/pkm run $(SITE) --demo
 
-# Two whole systems in real time go on two cores, three do not, and those that look at times have the computer for
-# themselves.
+# What runs in real time has the computer for itself.
 test: install
 	$(BIN)/python -m pytest -n 2 -m "not real_time"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "real_time and not alone"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m real_time
 
 # Every fault of network, PLC, terminals and instruments played to the whole system, and the table of what came of it.
 faults: install

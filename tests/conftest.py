@@ -10,10 +10,10 @@ from tests.table import table
 settings.register_profile("project", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
-# Whole systems run in real time (folders and files): no more than two at a time, or one where times are looked at.
-ALONE = "hil"
+# Whole systems run in real time: these are for a computer that does nothing else meanwhile (folders and files). Two of
+# them at a time are late for each other on two cores, and then take longer than one after the other.
 REAL_TIME = {
-    ALONE, "service", "test_blocks.py", "test_doctor.py", "test_endurance.py", "test_force_mode.py", "test_homing.py",
+    "hil", "service", "test_blocks.py", "test_doctor.py", "test_endurance.py", "test_force_mode.py", "test_homing.py",
     "test_network_faults.py", "test_page.py", "test_replayed.py", "test_shadow.py", "test_whole.py",
 }  # fmt: skip
 
@@ -33,8 +33,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         places = set(Path(item.path).parts)
         if places & REAL_TIME:
             item.add_marker("real_time")
-        if ALONE in places:
-            item.add_marker("alone")
         if not places & PURE:
             item.add_marker(pytest.mark.flaky(reruns=2))
 
