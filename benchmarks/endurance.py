@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from unittest import mock
@@ -112,8 +112,13 @@ def show(name: str, early: Level, late: Level, attempts: int, note: str = "") ->
 @contextmanager
 def shortened(factor: float) -> Iterator[None]:
     """The driver's pauses and time-outs, divided."""
-    names = ("PROBE_S", "HANDSHAKE_S", "FIRST_PAUSE_S", "LONGEST_PAUSE_S", "STABLE_S")
-    with mock.patch.multiple(ads, **{name: getattr(ads, name) / factor for name in names}):
+    with ExitStack() as stack:
+        for module, names in (
+            (ads_link, ("PROBE_S", "HANDSHAKE_S")),
+            (ads, ("FIRST_PAUSE_S", "LONGEST_PAUSE_S", "STABLE_S")),
+        ):
+            shorter = {name: getattr(module, name) / factor for name in names}
+            stack.enter_context(mock.patch.multiple(module, **shorter))
         yield
 
 

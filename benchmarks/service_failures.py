@@ -34,7 +34,7 @@ import numpy as np
 from controller.recording import read
 from controller.records import Mode
 from controller.ring import RingReader
-from controller.service.realtime import priority_of_thread
+from controller.service.realtime import CELL_BELOW, priority_of_thread
 from controller.settings import load_site
 from drivers.exchange import PlcState
 from drivers.fitting import fit
@@ -75,7 +75,7 @@ def watched_cell(path: Path, seen: Path) -> None:
     files = load_site(path)
     assert files.site.virtual_cell
     plant = Plant(files.machine, files.site.virtual_cell)
-    priority_of_thread(max(files.site.realtime.priority - 10, 0))  # as `pkm plant` does
+    priority_of_thread(max(files.site.realtime.priority - CELL_BELOW, 0))  # as `pkm plant` does
     with seen.open("wb", buffering=0) as file:
 
         class Eye(cell.Journal):

@@ -104,7 +104,7 @@ def _plant(options: Any) -> int:
     listener = _log_to_stderr("plant")
     import asyncio
 
-    from controller.service.realtime import priority_of_thread
+    from controller.service.realtime import CELL_BELOW, priority_of_thread
     from drivers.fitting import fit
     from drivers.virtual import cell
     from drivers.virtual.plant import Plant
@@ -112,7 +112,7 @@ def _plant(options: Any) -> int:
     fittings = fit(files)
 
     # a PLC is a real-time device: its twin gets priority too, below the controller's
-    priority_of_thread(max(files.site.realtime.priority - 10, 0))
+    priority_of_thread(max(files.site.realtime.priority - CELL_BELOW, 0))
     try:
         asyncio.run(cell.serve(files, fittings, Plant(files.machine, files.site.virtual_cell)))
     except OSError as error:

@@ -515,7 +515,7 @@ class RealTime(Table, frozen=True):
     """What the control process asks of the operating system; refused wishes are reported."""
 
     priority: Annotated[int, Meta(ge=0, le=80)] = 50
-    """SCHED_FIFO priority of the control thread, 10 less for the virtual cell; 0: none"""
+    """SCHED_FIFO priority of the control thread, 5 less for the link to the PLC, 10 for the virtual cell; 0: none"""
     lock_memory: bool = True
     """lock all pages of the control process in memory"""
     required: bool = False

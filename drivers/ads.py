@@ -13,6 +13,7 @@ import queue
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -75,13 +76,15 @@ class AdsDriver:
         period_s: float,
         velocity_feedforward: float = 1.0,
         status_lead_s: float | None = None,
+        first: Callable[[], object] = lambda: None,
     ) -> None:
         """Prepare the link to the CX5130 of a site for commands every `period_s`; `open` starts it.
 
         With `status_lead_s` the status is read once more so long before the next command is due: a law that acts on
         the measurement gets a young one. Where that answer is late, the tick takes the one from after the command.
+        `first` is called in the link's own thread before anything else.
         """
-        self._ads = ads
+        self._ads, self._first = ads, first
         self._second_s = math.inf if status_lead_s is None else period_s - status_lead_s  # after a command
         self._second_at_s = math.inf
         self._legs = legs
@@ -198,6 +201,7 @@ class AdsDriver:
     # -------------------------------------------------------------- the link's own thread
 
     def _run(self) -> None:
+        self._first()
         pause_s = 0.0
         links = 0
         while not self._closing.wait(pause_s):

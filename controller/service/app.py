@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,7 +181,10 @@ def _cabinet(
     site, legs = files.site, len(files.machine.leg)
     control = site.control
     lead_s = control.feedback.status_lead_s if control.law == "force" else None
-    ads = AdsDriver(site.ads, legs, 1.0 / site.rate_hz, control.velocity_feedforward, lead_s)
+    priority = max(site.realtime.priority - realtime.LINK_BELOW, 0)
+    # AdsLib's receiver is a thread that the link's own thread starts: it has to come through as well
+    first = partial(realtime.priority_of_thread, priority, handed_on=True)
+    ads = AdsDriver(site.ads, legs, 1.0 / site.rate_hz, control.velocity_feedforward, lead_s, first)
     sensors = Sensors(files, fittings, lambda: ads.reading)
     with closing(ads), closing(sensors):
         ads.open()

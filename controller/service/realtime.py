@@ -10,6 +10,7 @@ from typing import NamedTuple
 from controller import schema
 
 MCL_CURRENT, MCL_FUTURE = 1, 2
+LINK_BELOW, CELL_BELOW = 5, 10  # of the control thread's priority
 
 
 class Obtained(NamedTuple):
@@ -26,17 +27,18 @@ def apply(settings: schema.RealTime) -> list[Obtained]:
     return [priority_of_thread(settings.priority), _memory(settings.lock_memory), _collector()]
 
 
-def priority_of_thread(priority: int) -> Obtained:
-    """Ask for SCHED_FIFO for the calling thread; 0 asks for nothing."""
+def priority_of_thread(priority: int, handed_on: bool = False) -> Obtained:
+    """Ask for SCHED_FIFO for the calling thread, and for those that it starts if `handed_on`; 0 asks for nothing."""
     wish = f"SCHED_FIFO priority {priority}"
     if priority == 0:
         return Obtained("real-time priority", False, False, "not asked for (realtime.priority = 0)")
     try:
         # reset on fork: threads and children of this one must not starve the machine
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
+        policy = os.SCHED_FIFO | (0 if handed_on else os.SCHED_RESET_ON_FORK)
+        os.sched_setscheduler(0, policy, os.sched_param(priority))
     except OSError as error:
         return Obtained(wish, True, False, f"{error.strerror}: needs CAP_SYS_NICE or an rtprio limit")
-    return Obtained(wish, True, True, "for the control thread alone")
+    return Obtained(wish, True, True, f"for the control thread, {LINK_BELOW} less for the link to the PLC")
 
 
 def _memory(wanted: bool) -> Obtained:
