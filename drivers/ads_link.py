@@ -10,7 +10,6 @@ breaks off behind its header never returns, and nothing frees it, in this proces
 """
 
 import ctypes
-import logging
 import math
 import os
 import socket
@@ -30,8 +29,6 @@ from controller.errors import DeviceError
 from controller.schema import Ads
 from drivers import ams_client
 from drivers.exchange import COMMAND, LAYOUT_VERSION, STATUS, SYMBOL_COMMAND, SYMBOL_STATUS
-
-log = logging.getLogger(__name__)
 
 DEFAULT_TCP_PORT = 48898  # of the TwinCAT router
 PROBE_S = 0.4  # for each of connect and answer; twice this is less than the second that close() may take
