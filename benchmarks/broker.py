@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.system import Run, run
+from benchmarks.system import Run, run, until_in_motion
 from controller.records import Mode
 
 FREEZE_S, QUIET_S = 15.0, 15.0
@@ -22,8 +22,7 @@ FREEZE_S, QUIET_S = 15.0, 15.0
 
 def main() -> None:
     def beside(process: subprocess.Popen[str], log: Path) -> None:
-        while "READY → ACTIVE" not in log.read_text():
-            time.sleep(0.05)
+        until_in_motion(log)
         time.sleep(2 * QUIET_S)
         broker = int(re.search(r"broker started as process (\d+)", log.read_text())[1])  # type: ignore[index]
         os.kill(broker, signal.SIGSTOP)

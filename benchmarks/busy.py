@@ -10,19 +10,18 @@ uses it: 10 ms less the exchange as a rule, and one tick more for each that came
 import argparse
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.system import run
+from benchmarks.system import run, until_in_motion
 from controller.errors import RunError
 from controller.records import Mode
 from controller.schema import RealTime
 
-LATE_S = 0.0145
+LATE_S = 0.0145  # older than a status that came in time ever is
 
 
 @contextmanager
@@ -47,8 +46,7 @@ def main() -> None:
         for count in (0, options.hogs):
 
             def beside(process: subprocess.Popen[str], log: Path, count: int = count) -> None:
-                while "READY → ACTIVE" not in log.read_text():
-                    time.sleep(0.05)
+                until_in_motion(log)
                 with hogs(count), suppress(subprocess.TimeoutExpired):
                     process.wait(options.seconds)
 

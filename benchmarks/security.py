@@ -117,6 +117,11 @@ async def visitor(target: Target, user: str = "") -> AsyncIterator[aiohttp.Clien
         yield client
 
 
+def cookie_of(client: aiohttp.ClientSession) -> str:
+    """The header of a visitor who logged in, for requests over a bare socket."""
+    return "; ".join(f"{morsel.key}={morsel.value}" for morsel in client.cookie_jar)
+
+
 async def said(target: Target, answer: aiohttp.ClientResponse, answers: Answers) -> None:
     """Count the status of an answer; a secret in it is a leak."""
     text = await answer.text(errors="replace") + str(answer.headers)
@@ -261,7 +266,7 @@ def _open(connection: socket.socket) -> bool:
 async def paths(target: Target, answers: Answers) -> None:
     for user in ("", "vera"):
         async with visitor(target, user) as client:
-            cookie = "; ".join(f"{morsel.key}={morsel.value}" for morsel in client.cookie_jar)
+            cookie = cookie_of(client)
         for path in PATHS:
             sent = f"GET {path} HTTP/1.1\r\nHost: x\r\nCookie: {cookie}\r\nConnection: close\r\n\r\n".encode()
             got = await asyncio.to_thread(_exchange, target.address, sent)
@@ -292,7 +297,7 @@ async def guessing(target: Target, answers: Answers) -> None:
 async def frozen(target: Target, answers: Answers, seconds: float) -> None:
     """Viewers that never read, and more of them than there may be."""
     async with visitor(target, "vera") as client:
-        cookie = "; ".join(f"{morsel.key}={morsel.value}" for morsel in client.cookie_jar)
+        cookie = cookie_of(client)
     held = list[socket.socket]()
     for _ in range(60):
         connection = socket.create_connection(target.address, 2.0)
@@ -311,7 +316,7 @@ async def frozen(target: Target, answers: Answers, seconds: float) -> None:
 async def unread(target: Target, answers: Answers, seconds: float) -> None:
     """Request after request on one connection, and no answer read; ten times."""
     async with visitor(target, "vera") as client:
-        cookie = "; ".join(f"{morsel.key}={morsel.value}" for morsel in client.cookie_jar)
+        cookie = cookie_of(client)
     asked = b"".join(
         f"{line} HTTP/1.1\r\nHost: {target.address[0]}\r\nCookie: {cookie}\r\n\r\n".encode()
         for line in ("GET /api/meta", "GET /api/events", "GET /", "GET /api/recordings")

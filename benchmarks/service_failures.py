@@ -75,7 +75,7 @@ def watched_cell(path: Path, seen: Path) -> None:
     files = load_site(path)
     assert files.site.virtual_cell
     plant = Plant(files.machine, files.site.virtual_cell)
-    priority_of_thread(max(files.site.realtime.priority - CELL_BELOW, 0))  # as `pkm plant` does
+    priority_of_thread(files.site.realtime.priority - CELL_BELOW)  # as `pkm plant` does
     with seen.open("wb", buffering=0) as file:
 
         class Eye(cell.Journal):

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,6 +64,12 @@ def run(
         summary = json.loads(printed)
         _, names, rows = read(Path(summary["recording"]))
         return Run(summary, {column: rows[:, k] for k, column in enumerate(names)})
+
+
+def until_in_motion(log: Path) -> None:
+    """Wait until a run's log says that the demo moves."""
+    while "READY → ACTIVE" not in log.read_text():
+        time.sleep(0.05)
 
 
 class World:

@@ -112,7 +112,7 @@ def _plant(options: Any) -> int:
     fittings = fit(files)
 
     # a PLC is a real-time device: its twin gets priority too, below the controller's
-    priority_of_thread(max(files.site.realtime.priority - CELL_BELOW, 0))
+    priority_of_thread(files.site.realtime.priority - CELL_BELOW)
     try:
         asyncio.run(cell.serve(files, fittings, Plant(files.machine, files.site.virtual_cell)))
     except OSError as error:

@@ -80,8 +80,6 @@ LIMITS: dict[Limit, tuple[str, tuple[str, ...]]] = {
     Limit.TORQUE: ("torque of the motors", ("command_{i}_n",)),
     Limit.POSE: ("pose of the platform", tuple(f"reference_{name}" for name in POSE)),
 }
-CODED = ("link", "mode", "faults", "limits")
-TOLD = (*CODED, "skipped")
 # column, its bits, what each means, what it is called when it goes and when it comes
 _BIT_SETS = (
     (
@@ -146,10 +144,10 @@ def _changed(kind: type[IntFlag], before: float, now: float) -> list[tuple[str, 
 
 
 @functools.cache
-def _told(columns: tuple[str, ...]) -> tuple[list[int], int]:
-    """Where the columns are whose change is an event, and the one that says that a request was answered."""
-    told = [k for k, name in enumerate(columns) if name in TOLD or name.endswith("_quality")]
-    return told, columns.index("answer_id")
+def _watched(columns: tuple[str, ...]) -> tuple[list[str], list[int], int]:
+    """Columns with codes; where those are whose change is an event; and where it says that a request was answered."""
+    coded = [name for name in columns if name in ("link", "mode", "faults", "limits") or name.endswith("_quality")]
+    return coded, [columns.index(name) for name in (*coded, "skipped")], columns.index("answer_id")
 
 
 def _reason(now: Mapping[str, float]) -> str:
@@ -168,15 +166,14 @@ def events(
 
     `lost` is how many rows are missing in between; Unix time (s) is started_unix_s + t_s.
     """
-    if previous is not None and not lost:  # as a rule nothing has happened, which takes a look at a few columns
-        told, answer = _told(tuple(columns))
-        if (row[told] == previous[told]).all() and not row[answer] and np.isfinite(row).all():
-            return []
+    coded, told, answer = _watched(tuple(columns))
+    same = previous is not None and not lost and bool((row[told] == previous[told]).all())
+    if same and not row[answer] and np.isfinite(row).all():
+        return []  # as a rule nothing has happened, which takes a look at a few columns
     now = dict(zip(columns, row.tolist(), strict=True))
     before = {} if previous is None else dict(zip(columns, previous.tolist(), strict=True))
     t = unix_s(started_unix_s, now["t_s"])
     # a code that is no number says nothing: what it said before stands, and the channel is named at the end
-    coded = [name for name in columns if name in CODED or name.endswith("_quality")]
     stood = {name: before[name] for name in coded if before and math.isfinite(before[name])}
     said = {name: now[name] if math.isfinite(now[name]) else stood.get(name) for name in coded}
     found: list[Event] = []

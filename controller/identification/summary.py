@@ -20,7 +20,7 @@ def verdict(found: Identification) -> str:
     if not found.passed:
         return f"FAIL: {'; '.join(found.complaints) or 'nothing was identified'}"
     step = found.steps[0]
-    after, noise = step.after.all_rms_n, float(np.sqrt(np.mean(step.fit.noise_n**2)))
+    after, noise = step.after.all_rms_n, _noise_n(step)
     limit = float(np.mean(measurements.limits_n(step.problem.machine, step.side)))
     of_range = f" ({100.0 * after / limit:.3f} % of the range)" if math.isfinite(limit) else ""
     data = "fresh" if step.fresh else "its own"
@@ -103,12 +103,17 @@ def _legs(step: Step) -> list[str]:
             f"{i + 1:<5}{step.before.rms_n[i]:12.3f}{rms:10.3f}{step.after.mean_abs_n[i]:12.3f}{share:>12}{noise:10.3f}"
             f"{_over(rms, noise)}{_zero(step, i):>18}"
         )
-    noise = float(np.sqrt(np.mean(step.fit.noise_n**2)))
+    noise = _noise_n(step)
     lines.append(
         f"{'all':<5}{step.before.all_rms_n:12.3f}{step.after.all_rms_n:10.3f}{step.after.all_mean_abs_n:12.3f}{'':>12}"
         f"{noise:10.3f}{_over(step.after.all_rms_n, noise)}"
     )
     return lines
+
+
+def _noise_n(step: Step) -> float:
+    """Of all legs together, rms."""
+    return float(np.sqrt(np.mean(step.fit.noise_n**2)))
 
 
 def _zero(step: Step, i: int) -> str:

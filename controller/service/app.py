@@ -181,7 +181,7 @@ def _cabinet(
     site, legs = files.site, len(files.machine.leg)
     control = site.control
     lead_s = control.feedback.status_lead_s if control.law == "force" else None
-    priority = max(site.realtime.priority - realtime.LINK_BELOW, 0)
+    priority = site.realtime.priority - realtime.LINK_BELOW
     # AdsLib's receiver is a thread that the link's own thread starts: it has to come through as well
     first = partial(realtime.priority_of_thread, priority, handed_on=True)
     ads = AdsDriver(site.ads, legs, 1.0 / site.rate_hz, control.velocity_feedforward, lead_s, first)

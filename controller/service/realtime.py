@@ -28,9 +28,9 @@ def apply(settings: schema.RealTime) -> list[Obtained]:
 
 
 def priority_of_thread(priority: int, handed_on: bool = False) -> Obtained:
-    """Ask for SCHED_FIFO for the calling thread, and for those that it starts if `handed_on`; 0 asks for nothing."""
+    """Ask for SCHED_FIFO for the calling thread, and for those that it starts if `handed_on`; 0 or less: do not."""
     wish = f"SCHED_FIFO priority {priority}"
-    if priority == 0:
+    if priority <= 0:
         return Obtained("real-time priority", False, False, "not asked for (realtime.priority = 0)")
     try:
         # reset on fork: threads and children of this one must not starve the machine
